@@ -327,7 +327,14 @@ def commit_of_checkout() -> str | None:
 
 
 class ChildProcess(Generic[_Report]):
-    """A child in its own process group, so Ctrl-C reaches only the parent."""
+    """A child in its own process group, so Ctrl-C reaches only the parent.
+
+    Attributes:
+        end_by_s: Deadline for the child, on ``time.monotonic``; a signal handler may set it at any time.
+        was_awaited: Whether the last ``receive`` had to wait.
+        flooded: Whether the child was killed because it printed too much.
+        swept: Processes that the child left running, which ``end`` killed.
+    """
 
     def __init__(
         self,
@@ -425,11 +432,10 @@ class ChildProcess(Generic[_Report]):
             write_message(self._write_fd, command)
 
     def receive(self, until_s: Seconds) -> _Report:
-        """Return the next report; ``was_awaited`` then says whether this process was waiting for it.
+        """Return the next report.
 
         Args:
-            until_s: Deadline on ``time.monotonic``. An earlier ``end_by_s``, which a signal handler may set
-                at any time, takes precedence.
+            until_s: Deadline on ``time.monotonic``; an earlier ``end_by_s`` takes precedence.
 
         Raises:
             ChildLateError: If the deadline passed.

@@ -90,7 +90,7 @@ class _Late(ModuleType):
 class _LateCompiler(_Late):
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
-        """Return the function, or a decorator that does: while nothing is compiled, nothing is excluded."""
+        """Return the function, or a decorator that returns it: nothing is compiled, so none is excluded."""
         return (lambda each: each) if function is None else function
 
     @staticmethod

@@ -264,7 +264,7 @@ def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     if not (is_known and is_causal and isinstance(tied, bool)):
         return None
     sizes = {name: fields.get(key) for name, key in _SIZES.items()}
-    if sizes["head_width"] is None and kind != "qwen3":  # Qwen3's does not follow from the width
+    if sizes["head_width"] is None and kind != "qwen3":  # Qwen3 must state it
         sizes["head_width"] = _head_width(sizes["width"], sizes["heads"])
     if any(type(size) is not int or not 0 < size <= _largest(name) for name, size in sizes.items()):
         return None

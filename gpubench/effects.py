@@ -58,7 +58,7 @@ class Result:
 
     @property
     def batch_words(self) -> str:
-        """The batch, marked "largest that fits" if it was searched for rather than equal for all devices."""
+        """The batch, marked if it is the largest that fits, which differs between devices."""
         searched = ", largest that fits" if self.measurement.at_largest_batch else ""
         return f"batch {self.case.batch_size:,}{searched}"
 

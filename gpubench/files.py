@@ -253,7 +253,7 @@ def remove_file(path: Path) -> None:
 
 
 def require_writable(folder: Path, *, hint: str) -> Path:
-    """Check, leaving nothing behind, that files can be written to a folder or that it can be created.
+    """Check that files can be written to a folder, or that it can be created; nothing is left behind.
 
     Returns:
         The folder, or its nearest existing parent.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
-"""Prefix of the module name of a user's file, so it shadows nothing."""
+"""Prefix of the module name of a user's file, so that the module hides no other one."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 # Shared memory with less free space counts as full; a lock takes one page.
 LEAST_SHARED_BYTES = 64 * KIB
@@ -36,6 +36,9 @@ _HINTS = {
     "nvidia": ON_THE_CPU,
     "relative import": "name a file of a package as a module, package.module:build",
 }
+# The exit code of a parser of command lines, and what to do about it
+_WRONG_ARGUMENTS = 2
+_NO_ARGUMENTS = "; it is run without command-line arguments: give each of them a default"
 _NO_MEMORY = (
     "can't allocate memory",  # torch on a CPU
     "out of memory",  # torch's allocators, and the CUDA runtime below them
@@ -60,7 +63,8 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except MisuseError:
         raise
     except SystemExit as error:
-        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
+        hint = _NO_ARGUMENTS if error.code == _WRONG_ARGUMENTS else ""
+        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built{hint}") from error
     except Exception as error:  # third-party code may raise anything; the cause is chained
         hint = next((f"; {do}" for sign, do in _HINTS.items() if sign in str(error).lower()), "")
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
@@ -111,7 +115,7 @@ def _of_shared_memory(error: BaseException) -> str | None:
     Python's own error messages do not mention shared memory.
     """
     is_named = "shared memory" in str(error)
-    names_no_file = getattr(error, "filename", "") is None  # as in the OSError of a lock
+    names_no_file = getattr(error, "filename", "") is None  # the OSError of a lock has no file name
     if not (is_named or names_no_file) or not SHARED_MEMORY.is_dir():
         return None
     if not os.access(SHARED_MEMORY, os.W_OK):

@@ -152,7 +152,7 @@ def slowing_to_come(
 
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
-    """Return how far below the mean of these launches the clock will end once the card is warm, as a share.
+    """Return how far the clock will fall below its mean in these launches until the card is warm, as a share.
 
     The result is 0 if a clock is unknown.
     """
@@ -181,7 +181,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _rise_c_per_s(moments: Sequence[Moment]) -> float:
-    # Mean rise of the temperature within the launches that know it [degrees C per s]; 0 if none does.
+    # Mean rise of the temperature within launches [degrees C per s]; 0 if it is unknown for all of them.
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 

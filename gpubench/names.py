@@ -60,7 +60,7 @@ def letters(name: str) -> str:
 
 
 _PUNCTUATION = re.compile(r"[\W_]+")
-# A number of GPUs before a name, which may itself be a number of three or more digits: 2x 3090.
+# A number of GPUs before a name. The name may be a number of three or more digits: 2x 3090.
 _COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
 # A number of GPUs after a name that ends in a digit or a space, so MX150 has none.
 _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
@@ -130,7 +130,7 @@ def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
 
 
 _TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
-# Google counts older slices in cores, two per chip, and the e-class in chips.
+# Google counts slices of v5e and v6e in chips, and of the others in cores, two per chip.
 _TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
 
 

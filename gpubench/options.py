@@ -1,11 +1,10 @@
 """Option declarations: each field of a request declares its type, limits, choices and help.
 
 A request is a frozen struct with fields of type ``Annotated[type, Option(...)]``. A type such as ``Positive``
-has limits, which msgspec enforces. The command-line options (see ``gpubench.cli.table``), the error
-messages, the keys of a settings file, and the interface of the Python function with the same name (its
-conversions, ``inspect.signature``, "Args" in the docstring, and type stub) are all derived from the struct. A
-field without an ``Option`` is not an option. A field named ``asked`` lists the given options, and a field
-named ``settings`` the settings from a file.
+has limits, which msgspec enforces. Everything else is derived from the struct: the command-line options (see
+``gpubench.cli.table``), the error messages, the keys of a settings file, and the Python function of the same
+name (its conversions, signature, docstring and type stub). A field without an ``Option`` is not an option. A
+field named ``asked`` lists the given options, and a field named ``settings`` the settings from a file.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Option(msgspec.Struct, frozen=True):
         place: Whether it may also be given by position, in the order of the fields with this flag.
         bare: Whether the command line accepts it only by position.
         choices: All allowed values.
-        read: Converts a text or Python value, given the option's name, to the field's value (to one of them,
+        read: Takes a text or Python value and the option's name, and returns the field's value (one of them,
             if there are many). Raises MisuseError, or TypeError for a wrong type.
         takes: Accepted values in words; if empty, derived from the type.
         python: Accepted Python type; if empty, derived from the type.
@@ -164,7 +163,7 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
         python = words if base is str else f"{python} | {words}"
         if base is not str:
             takes, metavar = f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}"
-    takes, python, many = option.takes or takes, option.python or python, ... in parts
+    takes, python, many = option.takes or takes, option.python or python, Ellipsis in parts  # tuple[T, ...]
     python = f"{python} | Sequence[{python}]" if many else python
     default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
     return msgspec.structs.replace(
@@ -211,7 +210,7 @@ def request_from(
     known = {each.name: each for each in options}
     prefix = f"{call}(): " if call else ""
     values: dict[str, Any] = {}
-    names: dict[str, str] = {}
+    set_by: dict[str, str] = {}  # the option that sets each field
     for name, value in given.items():
         if name not in known:
             of_field = [each.name for each in options if each.field == name]
@@ -224,7 +223,7 @@ def request_from(
         found = _read(each, value, f"{prefix}{shown}", text=not (call or in_file))
         if each.sets and not found:
             continue
-        first = names.setdefault(each.field, name)
+        first = set_by.setdefault(each.field, name)
         if first != name:
             other = first if call else named(known[first])
             raise MisuseError(f"{prefix}{other} contradicts {shown}: give one of them")
@@ -235,7 +234,7 @@ def request_from(
                 f"{prefix}{each.name if call else named(each)} is missing: give {each.takes}"
             )
     records = {
-        "asked": tuple(name for name in names.values() if given[name] is not None),
+        "asked": tuple(name for name in set_by.values() if given[name] is not None),
         "settings": settings_in_words(request_type, given) if file else (),
     }
     return request_type(

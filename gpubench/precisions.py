@@ -107,8 +107,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         scales_gradients: Whether training needs a gradient scaler.
         tf32: Whether torch's fp32 switches allow TF32; under AMP, for operators that autocast leaves in fp32.
         product_error: Largest relative error of a matrix product or convolution against float64.
-        recurrent_error: The same for a recurrent layer, where rounding errors add up; None for the same
-            limit.
+        recurrent_error: The same for a recurrent layer, where rounding errors add up; None to use
+            ``product_error``.
         loss_error: Largest relative difference of the first loss from the loss in float32 on the CPU.
         least_capability: Lowest CUDA compute capability with hardware support; None if all have it.
         hardware: What a GPU with a lower capability lacks, in words.

@@ -144,7 +144,7 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
     if stated is not None and known_keys(gpu):
         return MisuseError(f"{plain(name, 80)!r} is {stated} GPUs: give the name of one, {plain(gpu, 80)!r}")
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
-        near = names.nearest(name, architectures(), cutoff=0.75)  # high: a card's short name resembles many
+        near = names.nearest(name, architectures(), cutoff=0.75)  # lower would match short card names
         return unknown_name("GPU", name, near or nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(

@@ -87,10 +87,10 @@ def long_half_width(values: Sequence[float]) -> float:
 def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -> float:
     """Return the bias-corrected lag-1 autocorrelation, plus a margin in standard errors.
 
-    ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, limited to 0 to 1 - 1/n, because a correlation
-    longer than the series cannot be distinguished from a drift. The second term corrects the bias of a short
-    series (Marriott and Pope 1954, Biometrika 41, 390-402). The third term is there because the estimate
-    without it is too low half of the time, and so the interval would be too narrow half of the time.
+    ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, limited to the range from 0 to 1 - 1/n,
+    because a correlation longer than the series cannot be distinguished from a drift. The second term
+    corrects the bias of a short series (Marriott and Pope 1954, Biometrika 41, 390-402). Without the third
+    term, the estimate would be too low, and the interval too narrow, half of the time.
     """
     n, r = len(deviations), lag1_autocorrelation(deviations)
     high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)

@@ -96,7 +96,9 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
     newest = [build for build in of_kind if build.release == of_kind[0].release]
     asked = [build for build in newest if build.is_default] or newest
     known = {_has_kernels(build, target) for build in asked}
-    return True if True in known else (None if None in known or not known else False)
+    if True in known:
+        return True
+    return None if None in known or not known else False
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
@@ -249,6 +249,15 @@ def listing(names: Iterable[str], most: int | None = None) -> str:
     if most is not None and len(known) > most + 1:
         known = [*known[:most], f"{len(known) - most} more"]
     return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+
+
+def span(values: Sequence[str]) -> str:
+    """Return the first and the last of some sorted texts as a range; one text stands for itself.
+
+    >>> span(["1", "2", "4"]), span(["8", "8"]), span([])
+    ('1 to 4', '8', '')
+    """
+    return " to ".join(dict.fromkeys((*values[:1], *values[-1:])))
 
 
 def utc_stamp(moment: datetime | None = None) -> str:

@@ -81,7 +81,7 @@ def loose_tensor(task: Task) -> str | None:
 
 
 class _Watch(TorchFunctionMode):
-    """Tracks the storages of tensors that move with the model, and of tensors derived from those."""
+    """Tracks the storages of tensors that move with the model, and of tensors derived from them."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Watch(TorchFunctionMode):
                 None,
             )
         out = func(*args, **kwargs)
-        # Also known: results of known tensors, tensors made from none, and all that the forward pass makes.
+        # Also known: results of known tensors, tensors made without inputs, and all of the forward pass.
         if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out

@@ -577,11 +577,13 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that some input or target has the batch first; a mask or the nodes of a graph need not."""
+    """Check that the first dimension of some input or target is the batch, as not every input needs it."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        if hasattr(inputs, "dtype"):
+        if isinstance(inputs, list | tuple | Mapping):
+            fix = "; give tensors, in a list if their sizes differ"
+        elif hasattr(inputs, "dtype"):
             fix = "; give torch.from_numpy of it"
         raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{fix}")
     if any(tensor.is_nested for tensor in tensors):
@@ -589,7 +591,7 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
             "a padded one, and make it nested in forward"
         )
-    inner = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else ()
+    inner = inputs.values() if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else ())
     by_sample = any(isinstance(each, list) and len(each) == batch_size for each in (inputs, *inner))
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
@@ -675,7 +677,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
         return shape, "sequence"  # only the first tensor: a graph's edge list has two rows too
-    return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
+    return shape, "image" if whole and len(shape) == 3 and first.is_floating_point() else "sample"
 
 
 def weight_type_of(model: nn.Module) -> WeightType:

@@ -287,7 +287,8 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
     """Set the mode of a model; frozen parts that its author put in eval mode stay in it during training."""
     frozen = [
         module
-        for module in (model.modules() if train and model.training else ())
+        for module in model.modules()
+        if train and model.training
         if not (module.training or any(p.requires_grad for p in module.parameters()))
     ]
     model.train(train)

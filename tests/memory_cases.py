@@ -65,7 +65,7 @@ def traced_peak_bytes(
     with gpu_without_values():
         with seeded(0):
             built = build(batch_size, 0)
-        return followed(built, task, is_amp, keep_gradients).peak_bytes
+        return max(followed(built, task, is_amp, keep_gradients).timeline).total
 
 
 BY_BYTES = """

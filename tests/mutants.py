@@ -292,8 +292,8 @@ MUTANTS = (
     Mutant(
         name="a step is said to fit a card because it ran on a larger one",
         file="gpubench/profile/allowance.py",
-        old="other.memory_bytes <= spec.memory_bytes",
-        new="other.memory_bytes >= spec.memory_bytes",
+        old="0 < (card.memory_bytes or 0) <= (spec.memory_bytes or 0)",
+        new="0 < (card.memory_bytes or 0)",
         killer="tools/test_memory_fit.py::test_a_published_step_counts_only_for_its_line_of_cards_with_enough_memory",
     ),
     Mutant(

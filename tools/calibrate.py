@@ -111,13 +111,14 @@ NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
 # ``HOST_POWER`` of a published harness. The host also loads, copies and logs, so less host time is hidden.
 HARNESS_POWER = 1.25
-_DEVIATION_SD = 0.02
-_HOST_LOG_SD = 1.0
+# Prior log standard deviations: of an architecture's deviations, and of a source's host time.
+_DEVIATION_SD, _HOST_LOG_SD = 0.02, 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
 _FREE_LEVEL_SD = 10.0  # of a cell whose level has no meaning, such as a score's
 _ROBUST_SCALE = 3.0  # residuals beyond this many noise deviations lose weight
+# Gauss-Newton: maximum number of steps, and the size of the last step and of the longest (of any unknown).
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
-_STEP = 1e-4
+_DIFFERENCE = 1e-4  # change of a coefficient in a numerical derivative
 _UNIFORM = 12**0.5  # width of a uniform distribution over its standard deviation
 
 
@@ -149,7 +150,7 @@ class Fit:
         columns: (rows, size + 1) derivatives of those rows, and their residuals in the last column.
         weight: Their weights.
         cell_sd: (cells,) prior standard deviation of each cell's offset.
-        precision, prior: Precision and mean of the unknowns without any row.
+        precision, prior: Precision matrix and mean of the prior of the unknowns.
     """
 
     table: Table
@@ -166,7 +167,7 @@ class Fit:
 
     @cached_property
     def sums(self) -> tuple[Indices, Floats, Floats, Floats]:
-        """The cells of all rows, their weights and column sums, and the products without their offsets."""
+        """Cells of all rows, their weights and column sums, and products less what their offsets absorb."""
         cells, weight, sums, products = _sums(self, np.ones(len(self.rows), dtype=bool))
         return cells, weight, sums, products - _offsets(self, cells, weight, sums)
 
@@ -238,13 +239,13 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     host = dict(zip(table.source, np.log(host_prior_s(table)), strict=True))  # a source has one execution
     prior = np.array([*_PRIOR_MEAN, *(host[name] if kind == "host" else 0.0 for kind, name in named)])
     sds = {"host": _HOST_LOG_SD, "source": aim.source, "model": aim.model}
-    each = [*(sd for _, sd in PRIORS.values()), *(sds.get(kind, _DEVIATION_SD) for kind, _ in named)]
+    prior_sd = [*(sd for _, sd in PRIORS.values()), *(sds.get(kind, _DEVIATION_SD) for kind, _ in named)]
     rows = np.flatnonzero(chosen)
     noise = np.hypot(aim.noise, batch_spread(table)[rows])
-    alike = pd.DataFrame({"weight": 1.0}, index=rows).groupby(
+    repeats = pd.DataFrame({"weight": 1.0}, index=rows).groupby(
         [column[rows] for column in (table.source, table.gpu_key, table.base_model, table.precision)]
     )
-    full = alike.weight.transform("sum").to_numpy() ** -_REPEAT_EXPONENT / noise**2
+    full = repeats.weight.transform("sum").to_numpy() ** -_REPEAT_EXPONENT / noise**2
     # A score is no time, and some rows are of another network than the profile; for gnmt, the level is close.
     level_free = ~table.level_known & (table.model != "gnmt")
     cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
@@ -259,7 +260,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         columns=np.empty((0, len(prior) + 1)),
         weight=full,
         cell_sd=cell_sd,
-        precision=np.diag(np.array(each) ** -2.0),
+        precision=np.diag(np.array(prior_sd) ** -2.0),
         prior=prior,
     )
     fit = _linearize(fit, full)
@@ -273,7 +274,10 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
-    """Linearize the problem around the unknowns of a fit; a row far from its cell's mean weighs less."""
+    """Linearize the problem around the unknowns of a fit.
+
+    A row far from its cell's mean has less than its weight in ``full``.
+    """
     table, places, z, cell_sd = roofline.take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
     offset = z[places[:, 4]] + z[places[:, 5]]
     residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
@@ -322,8 +326,8 @@ def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
     """Return the derivative of log seconds: coefficients by differences, everything else in closed form."""
     times = _times(table, places, z)
     jacobian = np.zeros((len(table), len(z)))
-    for k, moved in enumerate(z + _STEP * np.eye(len(NAMES), len(z))):
-        jacobian[:, k] = np.log(_times(table, places, moved).step_s / times.step_s) / _STEP
+    for k, moved in enumerate(z + _DIFFERENCE * np.eye(len(NAMES), len(z))):
+        jacobian[:, k] = np.log(_times(table, places, moved).step_s / times.step_s) / _DIFFERENCE
     of_gpu = (times.gpu_s / times.step_s) ** HARNESS_POWER
     modes = np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1)
     on_tensor = np.take_along_axis(table.chips.tensor, modes, axis=1).any(axis=1)
@@ -480,7 +484,10 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Floats, level_error: Floats
     own, target, mode = sides(table, chosen_pairs)
     root = np.sqrt(chosen_pairs.weight)
     features = pair_features(own.chips, target.chips, mode, -level_error[chosen_pairs.x])
-    weighted, size = features * root[:, None], np.abs(log_error[chosen]) * root
+    weighted, size = (
+        features * root[:, None],
+        np.abs(log_error[chosen]) * root,
+    )  # last: a slow GPU
     terms = nnls(weighted[:, :3], size)[0]
     more = nnls(weighted[:, 3:], size - weighted[:, :3] @ terms)[0]
     return Scale(**dict(zip(Scale.__struct_fields__, [*terms.tolist(), *more.tolist()], strict=True)))
@@ -541,7 +548,7 @@ def factor_of(scores: Floats, weight: Floats) -> float:
     if votes <= 0:
         return float("nan")
     share = min(1.0, COVERAGE * (votes + 1) / votes)
-    return weighted_quantile(scores, weight, share * (1 - 1e-12))
+    return weighted_quantile(scores, weight, share * (1 - 1e-12))  # rounding must not reach the next vote
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> float:
@@ -565,7 +572,7 @@ SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "pcie": (0.43, 0.35),
     "host": (0.35, 0.35),
 }
-_JOB_NOISE = 0.05  # log, of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
+_JOB_NOISE = 0.05  # log standard deviation of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
 # Usual log error for each doubling of the number of GPUs if the shares are known.
 LEAST_ERROR = 0.02
 
@@ -584,11 +591,13 @@ def jobs() -> pd.DataFrame:
     specs = [load_specs()[key] for key in rows.gpu_key]
     exchange = [
         scaling.Exchange(
-            gradient_bytes=row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
+            # A job that sends weights before their use never waits, as if nothing were exchanged
+            gradient_bytes=0.0
+            if row["exchange"] != "gradients"
+            else row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
             link=link,
             rate=rate,
             step_s=row["samples_per_step"] / row["few_samples_per_s"],
-            hidden_wholly=row["exchange"] != "gradients",
         )
         for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
     ]

@@ -8,8 +8,8 @@ evaluates everything: docs/prediction_figures.csv (every slice of every hold-out
 docs/prediction_pairs.csv.gz (each pair with its measured and predicted throughput), and the tables of
 docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes the table of docs/decision.md, the cost
 of choosing by a prediction. A setting is one model of one source at one precision, measured on at least four
-GPUs with prices. Each way of choosing picks one of these GPUs. Its regret is what the job costs on that GPU
-beyond the cost on the best one, which is set to $100. The prediction of a setting never uses its harness.
+GPUs with prices. Each way of choosing picks one of these GPUs. Its regret is the extra cost of the job on
+that GPU over the best one, where the job costs $100. The prediction of a setting never uses its harness.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ from tools.published import FIXES, Table, fitted_on, read_csv
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The held-out prediction of every pair, and of every row without an anchor.
+    """The held-out prediction of every pair, and of every row as if no GPU were owned.
 
     Attributes:
         log_error: (pairs,) log of predicted over measured time.
@@ -633,7 +634,7 @@ DAYS = (date(2026, 7, 31), date(2026, 8, 31), date(2026, 9, 30))
 FEWEST_GPUS = 4
 JOB_USD = 100.0
 
-# Maps the rows of a setting, one per GPU, to the place of the chosen one; None if it chooses none.
+# Maps the rows of a setting, one per GPU, to the index of the chosen row; None if it chooses none.
 Way = Callable[[Indices], int | None]
 
 
@@ -784,7 +785,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
         "harness and GPU out": list(without_each(fit, "harness")),
     }
     columns = {}
-    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
+    for (words, judged), worth in product(ways.items(), (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
         columns[f"{words}, {by}"] = [*regret_cells(settings), *map(mean_error, disappointments(settings))]

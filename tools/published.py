@@ -49,7 +49,7 @@ def published_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(published_bytes(name).decode().splitlines())
 
 
-# Bytes that an FP32 weight update moves per parameter, by optimizer (which a model's name has after "+").
+# Bytes that an FP32 weight update moves per parameter, by optimizer: the part of a model's name after "+".
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
@@ -61,16 +61,16 @@ MATH_MODES = {
 # The columns of a profile are the kinds of the fit (``roofline.KINDS``), in their order.
 _PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 _CHAIN = ("gb_fp32_chain_per_sample", "gb_fp32_chain_fixed", "ops_chain")
-# The columns that the rows of a cell have in common.
+# The columns that are equal in all rows of a cell.
 CELL = ["source", "model", "precision", "task"]
 
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Return a source's harness, and the math mode of its "fp32" rows on Ampere and newer that state none.
+    """Return a source's harness, and the math mode to assume for its "fp32" rows on Ampere and newer.
 
     The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
-    An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in
+    An unlisted source is its own harness, and is assumed to use PyTorch's defaults since 1.12: TF32 in
     convolutions only.
     """
     rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
@@ -105,7 +105,7 @@ def model_profiles() -> pd.DataFrame:
 
 
 def is_comparable(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Return whether a workload's step compares with the tables' steps: all weights in FP32, all trained."""
+    """Return whether a workload's step can be compared with the tables: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks
@@ -164,20 +164,20 @@ def own_profile(model: str) -> WorkloadProfile | str:
 
 def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
     """Return the profile of each row; the optimizer follows "+" in the name of the model."""
-    each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
+    keys = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
     own = {
         (step, name): totals_of(profile, TaskKind(step))
-        for step, name in {*each}
+        for step, name in {*keys}
         if _is_a_file(name)
         and isinstance(profile := own_profile(name), WorkloadProfile)
         and is_comparable(profile, TaskKind(step))
     }
     known = [model_profiles(), *([pd.DataFrame.from_dict(own, orient="index")] if own else [])]
-    return pd.concat(known).reindex(each).set_index(task.index)
+    return pd.concat(known).reindex(keys).set_index(task.index)
 
 
 def _unprofiled(model: str) -> str:
-    """Name a model without a profile; for a user's or one of ours, add the reason."""
+    """Name a model without a profile; for a user's model or a workload, add the reason."""
     name = model.partition("+")[0]
     found = own_profile(name) if _is_a_file(name) else known_profile(name)
     if isinstance(found, WorkloadProfile):
@@ -197,7 +197,7 @@ class Table:
     Attributes:
         harness: (n,) the harness of each row's source.
         architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU without a stated
-            architecture is its own.
+            architecture counts as one of its own.
         base_model: (n,) model without image size and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
         execution: (n,) one of ``published.EXECUTIONS``; "" if not stated.
         torch: (n,) version of torch; "" if not stated, or for another framework.
@@ -274,7 +274,7 @@ def table_of(rows: pd.DataFrame) -> Table:
         half=conv == Mode.HALF,
         channels_last=(rows.layout == "channels_last").to_numpy(),
         no_optimizer=training & ~with_optimizer,
-        # Compiled training rows carry a doubt, but only if the back end could compile.
+        # Only inference: whether training rows were really compiled is doubtful (column ``doubt``).
         compiled=~training & (rows.execution == "compile").to_numpy(),
         chains_fused=training & (rows.execution == "compile").to_numpy() & (chain["ops_chain"] > 0),
     )
@@ -321,7 +321,7 @@ INPUTS_OF_DATA = ("synthetic", "host", "loader")
 _UNSTATED_BATCH = (16, 1024)
 MOST_BATCH = 1_000_000_000
 MOST_ROWS = 20_000  # different rows of one file; repetitions are merged, the rest is counted
-_MOST_NAMED = 5  # broken lines of one kind that are listed by number
+_MOST_NAMED = 5  # maximum number of broken lines of one kind that are listed by number
 _WHOLE_LABELS = frozenset({precisions.FP16.name, precisions.BF16.name})
 _HALF_LABELS = {precisions.AMP, "mixed", *_WHOLE_LABELS} | {
     p for p in Precision if p.facts.predicted_as == "half"
@@ -431,8 +431,8 @@ def _read(
     text = pd.DataFrame([[(line.get(name) or "").strip() for name in names] for line in lines], columns=names)
     rows = _judged(text.astype(object), vendors)
     usable = _measured(rows[rows.kind == ""])
-    alike = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
-    number = alike.ngroup()
+    repeats = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
+    number = repeats.ngroup()
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
     reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
     for why, places in broken.items():
@@ -445,8 +445,8 @@ def _read(
         raise errors.MisuseError(
             f"{what}: none of {count} rows is usable ({reasons_shown or 'there is no row below the header'})"
         )
-    usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
-    merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
+    usable = usable.assign(seconds_per_sample=repeats.seconds_per_sample.transform("median"))
+    merged = usable[(number < MOST_ROWS) & (repeats.cumcount() == 0)]
     return Reading(
         table=table_of(merged.sort_values([*CELL, "gpu_key", "batch", *_ORDER])),
         rows=count,

@@ -86,8 +86,9 @@ class Described:
     def config(self) -> Any:
         """Return a new config object without dropout, so equal seeds give equal losses on any device."""
         made = _types()[self.fields["model_type"]].from_dict(dict(self.fields))
-        for part in (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {}))):
-            for name, value in vars(part).items() if part is not None else ():
+        parts = (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {})))
+        for part in (part for part in parts if part is not None):
+            for name, value in vars(part).items():
                 if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
                     setattr(part, name, 0.0)
             if hasattr(part, "use_cache"):

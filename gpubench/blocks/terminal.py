@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Width of a file or a pipe if COLUMNS is not set: no line is broken and no column is omitted.
 _PIPED_WIDTH = 10_000
 
-# Minimum width of a text column, unless its longest word is shorter.
+# Minimum width of a text column that has wider text, and length up to which a word in it is not broken
 _LEAST_TEXT, _LONGEST_WORD = 10, 26
 
 # Optional columns with this number or a higher one are shown only if no line of the table wraps.

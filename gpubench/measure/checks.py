@@ -374,7 +374,7 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     exceed either, because they do fewer multiplications than are counted, so the limit is higher for them.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
-    limit, over = measurement.most_utilization, measurement.over_product or 0.0
+    limit, over = measurement.most_utilization, measurement.share_of_gemm or 0.0
     if share is not None and share > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit)
     elif over > limit:

@@ -66,13 +66,15 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """Differences from the default recipe in words; empty if there are none."""
-        given = self.fields.items()
-        return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
+        return ", ".join(
+            _WORDS[name].format(value) for name, value in self.fields.items() if value != _DEFAULTS[name]
+        )
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
         """Return the recipe with these fields changed.
 
-        The tokens of a generation set the size of its cache, and adapters the weight type of their base.
+        For a generation, the cache then holds all of its tokens. With adapters, the base weights take the
+        adapter's usual type unless ``weight_type`` is also given.
         """
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
@@ -92,9 +94,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(msgspec.structs.replace(self, **each) for each in changes)
 
     def at(self, precision: Precision) -> Recipe:
-        """Return the recipe at a precision: float32 weights, unless the whole model runs in another type.
+        """Return the recipe with the weight type of a precision: float32, unless it casts the whole model.
 
-        Quantized weights then keep their own type.
+        If it does, quantized weights keep their own type.
         """
         if not precision.facts.whole_model:
             return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)
@@ -180,9 +182,13 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """Display name: ``vgg16 amp-bf16 graph batch 64``."""
+        """Display name: ``vgg16 amp-bf16 graph batch 64``; several processes may also run on a CPU."""
+        return self.label_with("in {} processes")
+
+    def label_with(self, several: str) -> str:
+        """Return the display name with other words for more than one GPU or process."""
         task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
-        count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
+        count = "" if self.gpu_count == 1 else f" {several.format(self.gpu_count)}"
         setup = "".join(f", {word}" for word in self.setup_words)
         return (
             f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size:,}{count}{setup}"

@@ -11,7 +11,7 @@ from gpubench.models.record import Record
 from gpubench.pricings import Pricing
 
 Seller = Literal["cloud", "secure", "community"]
-"""The kind of seller: a company with a list price, a vetted host of a marketplace, or any host of one."""
+"""The kind of seller: a company with a list price, a vetted marketplace host, or any marketplace host."""
 
 
 class GpuSpec(Record, frozen=True, kw_only=True):
@@ -26,8 +26,8 @@ class GpuSpec(Record, frozen=True, kw_only=True):
             matches.
         driver_names: Driver names shared with other cards; memory and power limit distinguish them.
         board_source: Source of clocks, lanes, FP64 and board data.
-        variants: Keys of the cards that an ambiguous price-list name (no form factor) can mean. The row has
-            the values of the slowest variant.
+        variants: For a price-list name without a form factor, the keys of the cards that it can mean. The row
+            has the values of the slowest one.
         not_ranked_because: Why an accelerator is listed for information only; None if it is ranked.
     """
 

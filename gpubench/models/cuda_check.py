@@ -101,9 +101,9 @@ class LoadProof(Record, frozen=True, kw_only=True):
     """A card under load: its power, its energy counter, and the overhead of telemetry.
 
     Attributes:
-        samples: Times are relative to the start of the judged region, and negative before it.
-        region_s: Duration of the judged region [s].
-        energy_edges_j: The energy counter at both ends of that region; None if the card has none [J].
+        samples: Times are relative to the end of the settling period, and negative before it.
+        region_s: Time under load after the settling period [s].
+        energy_edges_j: The energy counter at both ends of that time; None if the card has no counter [J].
         sampled: Rounds with telemetry, and rounds without it.
     """
 
@@ -146,7 +146,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
     Attributes:
         waiting: A capture of a model that synchronizes with the device.
         after_waiting: A valid case in the next process.
-        cap_bytes: Memory cap of the process in that case and later ones [B].
+        cap_bytes: Memory cap of the process in ``after_waiting`` and the later cases [B].
         too_large: A batch that cannot fit under the cap.
         after_too_large: A valid case under the cap, in the next process.
     """

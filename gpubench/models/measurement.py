@@ -49,7 +49,8 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 class Cause(StrEnum):
     """Why a case ended, if a rule needs more than its status; ``reason`` gives the message.
 
-    ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; a later error has no cause.
+    ``REFUSED_IN_CAPTURE``: CUDA refused a call while a graph was captured. Other failures of a capture have
+    no cause.
     ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
     """
 
@@ -140,10 +141,10 @@ class Launch(Record, frozen=True, kw_only=True):
         sequence: Position among all launches of the run by start time, from 0.
         began_at: Start time, UTC.
         switches: As read back before the work, or after the timed rounds if they changed.
-        precision_errors: Relative error of a matmul and a convolution against float64 with the switches set,
-            and of an LSTM layer for fp32 rows of a recurrent model: the larger of the values before the work
-            and after the timed rounds. The operators run under autocast if the precision uses it; null if one
-            did not compute in the precision's type.
+        precision_errors: Relative error of a matmul and a convolution against float64 with the switches set;
+            for fp32 rows of a recurrent model, also of an LSTM layer. Each is the larger of the values before
+            the work and after the timed rounds. The operators run under autocast if the precision uses it;
+            the error of one that did not compute in the precision's type is null.
         control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
             under TF32. Unless these are larger, ``precision_errors`` prove nothing.
         event_s: Device time between step boundaries of one extra round [s].
@@ -164,12 +165,12 @@ class Launch(Record, frozen=True, kw_only=True):
         held_clocks_s: How long each policy (power, thermal, ...) lowered the clocks during the timed rounds,
             from the driver's counters [s]; empty if there are none.
         host_load: Share of the host's CPU time used by other processes during the timed rounds, 0 to 1.
-        host_steal: The same for other guests of the physical machine, if this machine is a guest.
+        host_steal: Share of the host's CPU time taken by other virtual machines, if the host is one itself.
         memory_errors: Uncorrectable memory errors that appeared during the measurement.
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
-        told_in_s: Time between the arrivals of the first and the last timed round at the parent process, on
-            its clock, excluding the pauses between rounds [s].
+        told_in_s: Time on the parent process's clock between its receiving the first and the last timed
+            round, excluding the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Times of forward passes at batch 1, each from an idle device to an idle device [s].
@@ -260,7 +261,8 @@ BatchChoice = Literal["fixed", "largest"]
 
 # Factor by which the mean power may exceed the power limit: the energy counter updates only every 0.1 s.
 POWER_TOLERANCE = 1.2
-# Shorter timed parts miss events that recur every few seconds and show no temperature trend [s].
+# Rounds that take less time in all may miss events that recur every few seconds, and are too short for a
+# temperature trend [s].
 LONG_LOOK_S = 8.0
 # With at least this many launches, the interval comes from the spread between them alone.
 ENOUGH_LAUNCHES = 5
@@ -453,7 +455,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     def samples_per_s_high(self) -> float | None:
         """Upper end of the 95 % interval of the throughput; None if the step time is too uncertain.
 
-        At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is unbounded.
+        At ``MOST_HALF_WIDTH`` it is twice the estimate, and it grows without limit as the half-width nears 1.
         """
         width = self.relative_half_width
         if self.samples_per_s is None or width is None or width > MOST_HALF_WIDTH:
@@ -614,7 +616,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return FP32_CONVOLUTION if fast else 1.0
 
     @property
-    def over_product(self) -> float | None:
+    def share_of_gemm(self) -> float | None:
         """Achieved rate over the rate of the run's best matrix product, even if that ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
@@ -622,8 +624,8 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def mfu_of_gemm(self) -> float | None:
-        """``over_product``, or None if that ratio is impossible."""
-        share = self.over_product
+        """``share_of_gemm``, or None if that ratio is impossible."""
+        share = self.share_of_gemm
         return share if share is None or share <= self.most_utilization else None
 
 

@@ -259,7 +259,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
     def after_a_run(self, batch_size: int, where: str = "here") -> MemoryFit:
-        """Return the answer after a run on this model of card at this batch; see ``where``."""
+        """Return the answer after a run at this batch on this model of card; ``where`` says where it ran."""
         return msgspec.structs.replace(
             self,
             verdict=Verdict.FITS,
@@ -309,6 +309,6 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
 
 
 def _unit_of(bytes_: float) -> tuple[float, str, str]:
-    # Return the unit for a card, the name of the unit, and the memory in it: ``24``.
+    # Return the unit for the memory of a card, the unit's name, and the amount in that unit: ``24``.
     unit, name = (GIB, "GiB") if bytes_ >= GIB else (MIB, "MiB")
     return unit, name, format_number(bytes_ / unit).removesuffix(".0").removesuffix(".00")

@@ -119,8 +119,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offer in a ranking: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
-        rank: Shared by the rows of a band, a leader and the rows that tie with it, with further offers of
-            their GPUs in between (``gpubench.recommend.objective.bands``). None if not ranked.
+        rank: The same for all rows of a band: its leader, the rows that tie with the leader, and other offers
+            of their GPUs in between (``gpubench.recommend.objective.bands``). None if not ranked.
         tie: Whether the row cannot be distinguished from the leader of its band.
         estimate: For one GPU; ``parts`` has the estimate of each workload if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval; every figure of the row is based on
@@ -136,10 +136,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
             gain from another recipe at this number (``checkpointing_from``) shows only in ``samples_per_s``.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if not computed: for a machine's
-            fourth offer below the first 1,000 rows, for example.
-        p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
-            at a lower total cost including its hours, or sooner. They do not depend on the sort order.
+        p_best: Probability of being the best offer, over joint draws. None if it is not computed, for example
+            for a machine's fourth offer below the first 1,000 rows.
+        p_cheapest, p_sensible, p_fastest: Probability of costing the fewest dollars, of having the lowest
+            total cost including the hours, and of being fastest. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
         dominated_by: An offer that is at least as good in every respect, and what makes it better.
         spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine costs
@@ -185,7 +185,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_expected_as_listed(self) -> bool:
-        """Whether the expected price is the listed one; for an old ask it is closer to other asks."""
+        """Whether the expected price is the listed one; that of an old listing is closer to other hosts'."""
         return math.isclose(self.usd_per_hour.value or 0.0, self.listed_usd_per_hour, rel_tol=1e-9)
 
     @property
@@ -298,7 +298,7 @@ class Asks(Record, frozen=True, kw_only=True):
 
     Attributes:
         low, high: Ends of the 90 % range of these prices, from the spread of their logarithms.
-        own_weight: Weight of these prices relative to the clouds' list prices; 1 ignores the clouds.
+        own_weight: Weight of these prices in the median, 0 to 1; the rest is that of the clouds' list prices.
     """
 
     median_usd_per_hour: float
@@ -326,7 +326,7 @@ class Choice(Record, frozen=True, kw_only=True):
         condition: Kind of price: a list price, one host's price, a price of new or used cards, or the buyer's
             quote.
         purchase_usd: For owned hardware, the price of the GPUs or the complete computer, plus ``host_usd``.
-        host_usd: The part of the host's price that is counted.
+        host_usd: The part of the price of the computer around the cards that ``purchase_usd`` includes.
         assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, the price's source.
         price_doubt: How far the price is from those of other providers, if none confirms it; None if it is

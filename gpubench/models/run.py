@@ -478,5 +478,4 @@ _CASES_IN_REPR = 8
 
 
 def _rate(each: Measurement) -> str:
-    is_measured = each.status is Status.OK
-    return each.interval.rate(each.case.sample_unit) if is_measured else str(each.status)
+    return each.interval.rate(each.case.sample_unit) if each.status is Status.OK else str(each.status)

@@ -89,7 +89,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
 
     Attributes:
         is_amp: Whether it ran under autocast of either type. fp32 and tf32 need the same memory.
-        lines: Sorted by bytes per sample; from two small batches.
+        lines: Sorted by bytes per sample; fitted to two small batches.
         weights_bytes: Parameters and buffers, included in every line.
         trained_bytes: Weights that are trained, even if this step is a forward pass.
         optimizer_bytes: Optimizer state, included in every line.
@@ -341,9 +341,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """Return the requested task, or for a workload with settings that is never trained, its only task.
+        """Return the requested task; for a workload with settings that is never trained, its only task.
 
-        Training is the default, so a request for it is not refused here.
+        Training is the default, so a request for it is never refused here.
 
         Raises:
             MisuseError: If inference is requested and the workload is only trained.

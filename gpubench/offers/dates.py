@@ -1,7 +1,7 @@
 """The age of a price, and how far a list price may have drifted since its date.
 
 A date may be only a year or a month. A list price is certain on its date; after that its logarithm follows a
-random walk, with a step size that is fitted to the prices that newer ones replaced.
+random walk. The step size is fitted to pairs of an old and a new price of the same offer.
 """
 
 import math

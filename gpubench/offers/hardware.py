@@ -90,12 +90,12 @@ def card_prices() -> tuple[CardPrice, ...]:
     """
     prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):
-        name = price.gpu_key, price.gpu_count, price.is_computer, price.condition
+        identity = price.gpu_key, price.gpu_count, price.is_computer, price.condition
         wrong = {
             "its GPU is not in gpus.csv": price.gpu_key not in load_specs(),
             f"its condition is {price.condition}": price.condition not in CONDITIONS,
             "its price is not above 0": not price.price_usd > 0,
-            "an earlier row has the same card and condition": name in prices,
+            "an earlier row has the same card and condition": identity in prices,
         }
         try:
             price_day(price.price_date)
@@ -106,7 +106,7 @@ def card_prices() -> tuple[CardPrice, ...]:
             raise MisuseError(
                 f"card_prices.csv, {row}: {reasons[0]}; correct the row, or unset GPUBENCH_DATA"
             )
-        prices[name] = price
+        prices[identity] = price
     return tuple(prices.values())
 
 
@@ -175,6 +175,7 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     stated, name = counted(" ".join(machine.split()))
     gpu_count = 1 if stated is None else stated
     known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
+    # A name that is not in the GPU table may mean a device of the user's runs, by words of its key.
     own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
     own_key = own[0] if len(own) == 1 else name
     key = own_key if known is None else known.key

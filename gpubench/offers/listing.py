@@ -30,13 +30,13 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     not_ranked_because: str | None
 
 
-def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
+def known_providers(wanted: Iterable[str], present: Iterable[str]) -> frozenset[str]:
     """Return the requested providers in lowercase.
 
     Raises:
-        MisuseError: If a provider is unknown, with similar known ones.
+        MisuseError: If a provider is unknown; the message names similar ones.
     """
-    known = sorted({provider.casefold() for provider in there})
+    known = sorted({provider.casefold() for provider in present})
     found = {name: find_provider(name, known) for name in wanted}
     if unknown := sorted(name for name, provider in found.items() if provider is None):
         raise unknown_name("provider", unknown[0], nearest(unknown[0], known, cutoff=0.0))
@@ -44,14 +44,16 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 
 
 def known_regions(
-    wanted: Iterable[str], there: Iterable[str | None], others: Iterable[str] = ()
+    wanted: Iterable[str], present: Iterable[str | None], others: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the requested regions in lowercase: those of offers, parts of the world, or ``others``.
+    """Return the requested regions in lowercase.
+
+    A region is a prefix of one in ``present`` or ``others``, a country, or a part of the world.
 
     Raises:
-        MisuseError: If no offer is in a region, with similar known ones.
+        MisuseError: If nothing is in a region; the message names similar ones.
     """
-    known = sorted({region.casefold() for region in there if region} | {*others})
+    known = sorted({region.casefold() for region in present if region} | {*others})
     names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
@@ -85,10 +87,10 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (not gpus or bool(gpus & {(offer.gpu_key, None), (offer.gpu_key, offer.gpu_count)}))
         )
 
-    market, old = every.once(AskedPrices), outdated(every, today)
-    doubted = market.doubted(every) & ~every.by_user
+    prices, old = every.cached(AskedPrices), outdated(every, today)
+    doubted = prices.left_out(every)
     listed = [
-        _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
+        _listed(offer, today, prices.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]
@@ -259,7 +261,10 @@ def is_in(region: str, wanted: str) -> bool:
 
 @cache
 def world_of(place: str) -> str | None:
-    """Return eu, europe (outside the EU, or unspecified), us or asia for a lowercase region, if known."""
+    """Return eu, europe (outside the EU, or not known to be in it), us or asia for a lowercase region.
+
+    None if the region is elsewhere or unknown.
+    """
     if _OCEANIA.fullmatch(place):
         return None
     if _GOOGLE_IN_EUROPE.fullmatch(place) or _OUTSIDE_THE_EU.fullmatch(place):

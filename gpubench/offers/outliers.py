@@ -42,6 +42,9 @@ MAX_RATIO = 5.0
 same instance or from the median of the other providers. Providers differ by a factor of 7. The only shipped
 price below 0.3 times the median of others of its kind is one cloud's V100, and it is confirmed."""
 
+# No price of an hour exceeds the others by this factor, not even the user's own: a month has 730 hours.
+_NEVER_HOURLY_RATIO = 50.0
+
 LOOSENING = 2.0
 """Factor by which the limit widens for each respect (kind of seller, pricing) in which the prices differ."""
 
@@ -59,7 +62,7 @@ _ROUNDING = 1e-9
 _LOOSENED = ("", ", on clouds and marketplaces together", ", at any pricing")
 
 
-class Standard(NamedTuple):
+class ReferencePrice(NamedTuple):
     """A reference price [USD per GPU-hour], and its origin in words.
 
     Attributes:
@@ -85,7 +88,7 @@ class _Asks(NamedTuple):
     Attributes:
         usd: Price [USD per GPU-hour].
         gpus: Number of GPUs in the offer.
-        is_host: Whether a marketplace host asks the price; it may be a sixth of a cloud's.
+        is_host: Whether a marketplace host asks the price; hosts may ask a sixth of a cloud's price.
         pricing, provider, origin: Codes of the pricing, of the provider, and of the table's author.
     """
 
@@ -118,7 +121,7 @@ class AskedPrices:
 
     def __init__(self, offers: Iterable[Offer]) -> None:
         self._every = every = Offers.of(offers)
-        self._standard_of = cache(self._find_standard)
+        self._reference_of = cache(self._find_reference)
         self._asks = cache(self._find_asks)
         self._price_by_provider = cache(self._find_prices)
         self._is_alone = cache(
@@ -138,7 +141,9 @@ class AskedPrices:
         self._rows = {every.gpu_key.values[code]: sold[places] for code, places in by_gpu.items()}
         index = (every[at] for at in np.flatnonzero(every.kind.equals("index")).tolist())
         self._hosts = {
-            (offer.provider, offer.gpu_key, offer.pricing): _of_hosts(offer.ask_count, offer.usd_per_gpu_hour)
+            (offer.provider, offer.gpu_key, offer.pricing): _reference_of_hosts(
+                offer.ask_count, offer.usd_per_gpu_hour
+            )
             for offer in index
             if offer.ask_count is not None
         }
@@ -184,22 +189,23 @@ class AskedPrices:
         - The whole offer costs no more than the same provider's offer with at most half as many GPUs, and the
           price is neither shipped nor confirmed.
         """
-        if (standard := self._doubted_by(offer)) is None:
+        if (reference := self._doubted_by(offer)) is None:
             return None
         usd = offer.usd_per_gpu_hour
-        ratio = format_number(usd / standard.usd, 2)
-        words = f"{standard.words} ({format_usd(standard.usd)})"
-        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{standard.unconfirmed}"
+        ratio = format_number(usd / reference.usd, 2)
+        words = f"{reference.words} ({format_usd(reference.usd)})"
+        hardly = ", so it is hardly the price of an hour" if _is_never_hourly(offer, reference) else ""
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{reference.unconfirmed}{hardly}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
-        standard = self._doubted_by(offer)
-        return None if standard is None else _times(offer, standard)
+        reference = self._doubted_by(offer)
+        return None if reference is None else _times(offer, reference)
 
     def is_below(self, offer: Offer) -> bool:
         """Return whether a doubtful price is too low; only a low price can make the answer wrong."""
-        standard = self._doubted_by(offer)
-        return standard is not None and offer.usd_per_gpu_hour < standard.usd
+        reference = self._doubted_by(offer)
+        return reference is not None and offer.usd_per_gpu_hour < reference.usd
 
     def caution(self, offer: Offer) -> str | None:
         """Return the caution for a plausible but unconfirmed price; None if there is none.
@@ -213,26 +219,35 @@ class AskedPrices:
         if offer.is_floor and offer.kind != "marketplace":
             return 'a "starting at" price'
         author = self._author(offer)
-        standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, author)
+        reference = self._reference_of(offer.gpu_key, offer.pricing, offer.kind, author)
         is_trusted = author.origin == self._origin_codes.get(BY_USER) or (
             author.origin == 0 and offer.seller == "cloud"
         )
-        if not is_trusted and (standard is None or self._is_alone(offer.gpu_key, author)):
+        if not is_trusted and (reference is None or self._is_alone(offer.gpu_key, author)):
             return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * _WITNESS_RATIO >= standard.usd:
+        if reference is None or usd * _WITNESS_RATIO >= reference.usd:
             return None
-        # A private host that asks as little does not confirm a company's price in the user's own table.
+        # Except for shipped prices, a company's low price is not confirmed by that of a private host.
         is_confirmed = self._confirmed_by(offer, author, usd, same_kind=author.origin != 0)
-        return None if is_confirmed else _times(offer, standard)
+        return None if is_confirmed else _times(offer, reference)
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely mistakes.
 
         Args:
-            offers: A selection of the constructor's offers, or of these followed by others (``joined``).
+            offers: A selection of the constructor's offers, or of these followed by others (see
+                ``Offers.joined``).
         """
         return offers.flagged_in(self._every, self._flags)
+
+    def left_out(self, offers: Offers) -> Flags:
+        """Return which prices do not rank: likely mistakes, but the user's own only if hardly of an hour."""
+        left_out = self.doubted(offers)
+        for at in np.flatnonzero(left_out & offers.by_user).tolist():
+            reference = self._doubted_by(offers[at])
+            left_out[at] = reference is not None and _is_never_hourly(offers[at], reference)
+        return left_out
 
     @cached_property
     def _flags(self) -> Flags:
@@ -254,7 +269,7 @@ class AskedPrices:
     def _limits(self, offer: Offer) -> tuple[float, float]:
         # Return the limits outside which a price must be checked, for an offer and those that differ from it
         # only in price. A price listed with the median of its hosts is always checked.
-        found = list(self._standards(offer))
+        found = list(self._references(offer))
         low, high = (
             max((each.low for each in found), default=0.0),
             min((each.high for each in found), default=math.inf),
@@ -263,13 +278,13 @@ class AskedPrices:
 
     # --- the reference for a price -----------------------------------------------------------------------
 
-    def _doubted_by(self, offer: Offer) -> Standard | None:
+    def _doubted_by(self, offer: Offer) -> ReferencePrice | None:
         # Return the first reference price that makes the price of an offer doubtful; None if none does.
         usd = offer.usd_per_gpu_hour
-        outside = (each for each in self._standards(offer) if not each.low <= usd <= each.high)
+        outside = (each for each in self._references(offer) if not each.low <= usd <= each.high)
         return next((each for each in outside if not self._is_cleared(offer, each)), None)
 
-    def _standards(self, offer: Offer) -> Iterator[Standard]:
+    def _references(self, offer: Offer) -> Iterator[ReferencePrice]:
         """Yield the reference prices for an offer.
 
         They are the median of the hosts in its own source, and the price of other providers. If the offer is
@@ -281,37 +296,42 @@ class AskedPrices:
             return
         hosts = None
         if offer.ask_median_usd_per_hour is not None:
-            hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
+            hosts = _reference_of_hosts(
+                offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count
+            )
         elif offer.kind == "marketplace":
             hosts = self._hosts.get((offer.provider, gpu_key, pricing))
-        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, offer.kind, author)))
+        yield from filter(None, (hosts, self._reference_of(gpu_key, pricing, offer.kind, author)))
         if author.origin == 0:  # shipped rows were checked one by one
             return
         for fewer, usd in self._least(gpu_key, pricing, author).items():
             if 2 * fewer <= offer.gpu_count:
                 words, least = f"its provider's price for {fewer} of them", fewer * usd / offer.gpu_count
-                yield Standard(usd, words, words, least * (1 + _ROUNDING), is_contestable=True)
+                yield ReferencePrice(usd, words, words, least * (1 + _ROUNDING), is_contestable=True)
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is not None and bandwidth is not None and self._is_alone(gpu_key, author):
             words, usd = "the price of the same bandwidth on the cheapest GPUs", rate * bandwidth
             why = ", and no other provider sells this GPU"
-            yield Standard(usd, words, words, usd / _WITNESS_RATIO, unconfirmed=why)
+            yield ReferencePrice(usd, words, words, usd / _WITNESS_RATIO, unconfirmed=why)
 
-    def _is_cleared(self, offer: Offer, standard: Standard) -> bool:
+    def _is_cleared(self, offer: Offer, reference: ReferencePrice) -> bool:
         """Return whether a price outside the range of its reference is plausible after all.
 
         It is plausible if other providers confirm it. A high price is also plausible if its reference is the
         price of a single provider that no other provider confirms: otherwise one absurdly low price could
         discredit an honest one.
         """
-        usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
-        if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
+        usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), reference.providers == 1
+        # The single provider always confirms its own price.
+        if is_lone and usd > reference.high and len(self._confirmed_by(offer, author, reference.usd)) < 2:
             return True
-        by_itself = standard.providers == 0  # compared with the provider's own prices
-        return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=by_itself))
+        by_itself = reference.providers == 0  # compared with the provider's own prices
+        return reference.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=by_itself))
 
-    def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
+    def _find_reference(
+        self, gpu_key: str, pricing: Pricing, kind: str, author: _Author
+    ) -> ReferencePrice | None:
         """Return the reference price from other providers of the same GPU; None if there is none.
 
         It is the median of the prices of the same kind and pricing, else of the same pricing, else of all.
@@ -322,7 +342,7 @@ class AskedPrices:
                 prices = self._price_by_provider(gpu_key, pricing, kind == "marketplace", loosened, origin)
                 others = [usd for provider, usd in prices.items() if provider != author.provider]
                 if others:
-                    return _of_others(others, loosened)
+                    return _reference_of_others(others, loosened)
         return None
 
     def _find_prices(
@@ -343,7 +363,7 @@ class AskedPrices:
 
     def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
         # Return which prices can confirm this author's: those of another provider in another table. Shipped
-        # prices can also confirm each other.
+        # prices can also confirm each other, because no table has the code -1.
         is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 
@@ -389,25 +409,29 @@ def _price_by_provider(asks: _Asks, which: Flags) -> dict[int, float]:
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 
 
-def _of_others(prices: list[float], loosened: int) -> Standard:
+def _reference_of_others(prices: list[float], loosened: int) -> ReferencePrice:
     n, how, usd = len(prices), _LOOSENED[loosened], median(prices)
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the only other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
     unconfirmed = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
     low, high = usd / MAX_RATIO / LOOSENING**loosened, math.inf if loosened else usd * MAX_RATIO
-    return Standard(usd, f"{who}{how}", short, low, high, unconfirmed, is_contestable=True, providers=n)
+    return ReferencePrice(usd, f"{who}{how}", short, low, high, unconfirmed, is_contestable=True, providers=n)
 
 
-def _of_hosts(hosts: int, usd: float) -> Standard:
+def _reference_of_hosts(hosts: int, usd: float) -> ReferencePrice:
     words = f"the median of the {hosts} hosts there"
-    return Standard(usd, words, words, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
+    return ReferencePrice(usd, words, words, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
 
 
-def _times(offer: Offer, standard: Standard) -> str:
-    return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.short_words}"
+def _is_never_hourly(offer: Offer, reference: ReferencePrice) -> bool:
+    return offer.usd_per_gpu_hour > _NEVER_HOURLY_RATIO * reference.usd
 
 
-def sort_outliers(
+def _times(offer: Offer, reference: ReferencePrice) -> str:
+    return f"{format_number(offer.usd_per_gpu_hour / reference.usd, 2)} times {reference.short_words}"
+
+
+def set_aside_jumps(
     fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False
 ) -> tuple[OfferTable, frozenset[OfferKey]]:
     """Set aside offers with a price jump since the last known price.

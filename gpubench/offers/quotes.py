@@ -43,8 +43,8 @@ from gpubench.units import GIB, figure_in, listing, plain
 # --- quotes ----------------------------------------------------------------------------------------------
 
 
-class Sorted(NamedTuple):
-    """The sorted quotes of an answer.
+class ReadQuotes(NamedTuple):
+    """The quotes of an answer, as offers and rows that are set aside.
 
     Attributes:
         unusable: Offers that are identified, but have an unusable price or another unusable value.
@@ -56,7 +56,9 @@ class Sorted(NamedTuple):
     claims: tuple[Complete, ...]
 
 
-def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: date | None = None) -> Sorted:
+def read_quotes(
+    quotes: Iterable[SourceItem], retrieved_at: str | None, latest: date | None = None
+) -> ReadQuotes:
     """Turn quotes into offers; unknown, implausible and duplicate quotes are set aside with the reason.
 
     Args:
@@ -86,21 +88,21 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
                 with suppress(ValueError):
                     unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
-        key, dropped = offer_key(offer), quote
-        before = offers.get(key)
+        before = offers.get(offer_key(offer))
         # Two rows of a table may give one name to different machines.
         if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=named)
-            key = offer_key(offer)
-        if (other := offers.get(key)) is not None:
-            if price_day(offer.price_date) > price_day(other.price_date):
-                dropped, other = rows[key], None
+        key = offer_key(offer)
+        other = offers.get(key)
+        is_kept = other is None or price_day(offer.price_date) > price_day(other.price_date)
+        if other is not None:
+            dropped = rows[key] if is_kept else quote
             set_aside[_aside(dropped, _TWICE.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = None
-        if other is None:
+        if is_kept:
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
-    return Sorted(table, tuple(unusable), tuple(claims))
+    return ReadQuotes(table, tuple(unusable), tuple(claims))
 
 
 _TWICE = "a second {} price of this instance in this region; the newer one is kept, else the first"
@@ -126,7 +128,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
         quote = msgspec.structs.replace(quote, gpu=f"tpu-{tpu[0]}", gpu_count=tpu[1], gpu_memory_gib=None)
-    # Quotes often differ only in region and price, rows of a table also in instance: the rest is read once.
+    # Quotes often differ only in region and price, and rows of a table also in instance. All else is cached.
     own = {"instance": "", "row": ""} if is_table else {}
     shared = msgspec.structs.replace(quote, region=None, price="", **own)
     facts = _facts(shared, retrieved_at, latest)
@@ -209,12 +211,12 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
             return key
     what = f"GPU {gpu[:60]!r}" if gpu or not instance else f"the GPU of instance {instance[:60]!r}"
-    memory = f" with {memory_gib:g} GiB" if memory_gib else ""
+    memory = "" if memory_gib is None else f" with {memory_gib:g} GiB"
     if provider:  # the user cannot change the names of a source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     meant = offered_keys(gpu) or known_keys(gpu)
-    why = f"matches {listing(meant, most=4)}" if meant else "is unknown"
-    raise ImplausibleError(f"{what} {why}: name it by its key, as gpubench list --gpus shows it")
+    why = f"may mean {listing(meant, most=4)}" if meant else "is unknown"
+    raise ImplausibleError(f"{what}{memory} {why}: name it by its key, as gpubench list --gpus shows it")
 
 
 @lru_cache(maxsize=10_000)
@@ -456,9 +458,9 @@ def check_day(text: str, latest: date) -> None:
     """Raise unless a full or partial date is possible for a price and not later than ``latest``."""
     day = price_day(text)
     if day > latest:
-        raise ImplausibleError(f"price date {text} is in the future")
+        raise ImplausibleError(f"date {text} is in the future")
     if day < _EARLIEST_DAY:
-        raise ImplausibleError(f"price date {text} is before {_EARLIEST_DAY.year}")
+        raise ImplausibleError(f"date {text} is before {_EARLIEST_DAY.year}")
 
 
 def check_stamp(text: str, latest: date) -> None:

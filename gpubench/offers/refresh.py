@@ -21,8 +21,8 @@ from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.labels import PRICING_WORDS, gpu_name
 from gpubench.models import Offer
-from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.outliers import set_aside_jumps
+from gpubench.offers.quotes import read_quotes
 from gpubench.offers.request import Format
 from gpubench.offers.snapshot import (
     IMPORTED,
@@ -145,7 +145,7 @@ def _write(
     set_aside: Iterable[SetAside],
     stamp: str | None,
 ) -> Refreshed:
-    # Write all prices as a snapshot with this timestamp; if it is None, nothing is new or written.
+    # Write all prices as a snapshot with this timestamp. None means that nothing is new: no file is written.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order(before.sources | answers))
@@ -178,7 +178,7 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
     Raises:
         SourceError: If the source fails.
     """
-    read = sort_quotes(source.fetch(transport), retrieved_at)
+    read = read_quotes(source.fetch(transport), retrieved_at)
     fresh = _under_known_names(read.table.offers, known)
     unusable = _under_known_names(read.unusable, known)
     vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh, *unusable)}
@@ -206,7 +206,7 @@ def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[
         return (offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing) if has_no_type else None
 
     names = {identity(offer): offer.instance for offer in reversed(known)}  # the first name is kept
-    names.pop(None, None)
+    names.pop(None, None)  # offers with an instance type keep their own names
     renamed = (
         msgspec.structs.replace(offer, instance=names.get(identity(offer), offer.instance)) for offer in fresh
     )
@@ -216,7 +216,7 @@ def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[
 # --- from a published snapshot ---------------------------------------------------------------------------
 
 
-def take_over(
+def refresh_from_url(
     url: str,
     transport: Transport,
     *,
@@ -328,7 +328,7 @@ def _merge(
         The accepted part of the answer, with earlier offers that are kept, and the rejected rows.
     """
     fetched = OfferTable(offers=answer.source.offers, set_aside=answer.set_aside)
-    table, jumped = sort_outliers(fetched, known, accept=accept_outliers)
+    table, jumped = set_aside_jumps(fetched, known, accept=accept_outliers)
     set_aside = table.set_aside
     if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
@@ -347,7 +347,7 @@ def _merge(
             f"lists {count(len(named), 'offer')} where {len(covered)} were known: considered incomplete, "
             "so the others are kept"
         )
-        covers, gone = last.covers if last else (), set()
+        covers, gone = (last.covers if last else ()), set()
     elif unlisted := _covered(unknown, before, earlier):
         words = (
             [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
@@ -470,7 +470,7 @@ def import_offers(
     )
     folder = offers_folder(results)
     known = known_before(folder)
-    table, _ = sort_outliers(table, known, accept=accept_outliers)
+    table, _ = set_aside_jumps(table, known, accept=accept_outliers)
     require_usable(table, file.name)
     # Catalogs are named after their clouds, because their files may all have one name.
     names = [file.resolve().parent.name, file.stem]

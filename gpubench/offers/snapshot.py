@@ -143,7 +143,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     table = overlay([shipped, *tables])
     if table.retired or any(len(each.offers) for each in tables):
         return table
-    return msgspec.structs.replace(table, offers=shipped.offers)  # keeps what was computed from these
+    return msgspec.structs.replace(table, offers=shipped.offers)  # the shipped offers have cached columns
 
 
 def load_dated(
@@ -324,7 +324,7 @@ _DAYS_AHEAD = 366
 def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
     """Return the latest day that is valid as the date of a price.
 
-    A clock that is earlier than the shipped prices is wrong, and cannot show which dates are in the future.
+    If the clock is earlier than the shipped prices, it is wrong, so dates up to a year later are valid.
     """
     shipped = newest_day(embedded_offers().offers)
     return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else _DAYS_AHEAD)

@@ -116,7 +116,7 @@ class Offers(Sequence[Offer]):
         self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
     ) -> None:
         self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
-        self._made: dict[Callable[[Offers], Any], Any] = {}  # the results of ``once``
+        self._made: dict[Callable[[Offers], Any], Any] = {}  # the results of ``cached``
 
     def __getattr__(self, name: str) -> Column[Any]:
         # Return the column of a field; it is computed once for all selections from a table.
@@ -188,7 +188,7 @@ class Offers(Sequence[Offer]):
         every[others._rows] = flags
         return every[self._rows]
 
-    def once(self, make: Callable[[Offers], M]) -> M:
+    def cached(self, make: Callable[[Offers], M]) -> M:
         """Return a value computed from these offers, cached."""
         if make not in self._made:
             self._made[make] = make(self)

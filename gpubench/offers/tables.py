@@ -31,7 +31,7 @@ from gpubench.offers.quotes import (
     exchange_rate,
     read_field,
     read_kind,
-    sort_quotes,
+    read_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.sources import NO_HOST, HostFacts, Quote, gpuhunt_catalog, kind_of
@@ -70,7 +70,10 @@ HEADINGS: Mapping[str, str] = {
     "vcpus": "vcpu, cpu, cpus, cpu cores, cores, cpu cores effective",
     "ram_gib": "ram, system ram, host ram, system memory",
     "price_date": "date, day, as of, updated",
-    "on_demand_usd_per_h": "price, current price, list price, on demand, on demand price, ondemand, dph",
+    "on_demand_usd_per_h": (
+        "your price, net price, discounted price, price, current price, list price, "
+        "on demand, on demand price, ondemand, dph, pay as you go"
+    ),
     _PER_GPU: "price gpu, price per gpu, per gpu",
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
@@ -84,10 +87,11 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD"})
+DOLLARS = frozenset({"", "USD", "US$", "$"})
 # What to remove from a price: marks of dollars per hour, and commas that separate thousands ("1,234.50").
 _MONEY = re.compile(
-    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
+    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)",
+    re.IGNORECASE,
 )
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
@@ -173,7 +177,7 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > _MAX_CELLS:  # refused before the rows are padded
+    if len(header) * len(table) > _MAX_CELLS:  # the caller refuses it, so its cells are not needed
         return header, [(0, [])] * len(table)
     return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
 
@@ -221,7 +225,7 @@ def clean(table: Table, latest: date) -> OfferTable:
             f"{plain(table.name)} has no column {' and no column '.join(missing)}; "
             f"its columns are {plain(', '.join(table.columns)) or 'without names'}"
         )
-    return sort_quotes(_quotes(named), None, latest).table
+    return read_quotes(_quotes(named), None, latest).table
 
 
 def _renamed(table: Table) -> Table:
@@ -257,6 +261,7 @@ def _heading(column: str) -> frozenset[str]:
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    nodes = [column for column in table.columns if _heading(column) in _NODES]
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
@@ -270,6 +275,11 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
             why_not = "more cells than the header has columns"
         elif row.get("spot_usd_per_h", "").lower() in _YES:
             why_not = "its price is a spot price: put it into a column spot_usd_per_h"
+        elif several := [row[each] for each in nodes if (figure_in(row[each]) or 1) != 1]:
+            why_not = (
+                f"it has {plain(several[0])} nodes: give the GPUs and the price of one instance, without a "
+                "column of nodes"
+            )
         if why_not is not None:
             yield SetAside(where, why_not)
             continue
@@ -291,7 +301,7 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
 
 
 _PRICINGS = re.compile(r"[ -]")
-# gpubench's columns, each of which has a rule of its own; a note may say anything.
+# gpubench's columns, which have their own rules. Only other columns, such as notes, may contradict the price.
 _UNDERSTOOD = frozenset(
     {*HEADINGS, *PRICES, *HostFacts.__struct_fields__, *PAGES, "pricing", "term_years", "kind", "source"}
     | {"currency", "usd_per_unit", "rate_date", "ram_bytes", "ask_count", "ask_median_usd_per_hour"}
@@ -312,7 +322,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     usual = stated or in_instance
     # Without a column of counts, it is 1 unless a name contains it; an empty cell means an unknown count.
-    gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
+    gpu_count = re.sub(" gpus?$", "", get("gpu_count", str(usual or 1)).lower()) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
     usd_per_unit, currency = None, get("currency", "").upper()
@@ -320,10 +330,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    is_on_demand = (
-        pricing == Pricing.ON_DEMAND and kind != "serverless"
-    )  # serverless jobs may always be interrupted
-    if is_on_demand and (said := _said_otherwise(row)) is not None:
+    if pricing == Pricing.ON_DEMAND and (said := _said_otherwise(row)) is not None:
         raise ValueError(
             f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
             "term_years) or currency"
@@ -389,7 +396,7 @@ def _count_in(instance: str, gpu: str) -> int | None:
 
 # Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
 # demand. "HGX B200 (with preemptible)" has both prices.
-_LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
+_PART_OR_LAPTOP = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
 )
@@ -406,16 +413,20 @@ def _floor_in(note: str | None) -> bool | None:
 # A clause of a cell that says how a price is paid, that nothing is on sale, or that dollars are not meant.
 _SOLD_OTHERWISE = re.compile(
     r"(?:(?:an?|this|is|prices?|only|for|on|as)\s+)*"
-    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available)"
+    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available|"
+    r"wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order)"
     r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*"
 )
 _NOT_IN_DOLLARS = re.compile(
     r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|[€£¥])"
 )
-# A cell with a long commitment, and the headings of a commitment and of a sum paid in advance.
+# A cell with a long commitment, and the headings of a commitment, a sum paid in advance, and what is left.
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
+_STOCK = frozenset({"available", "availability", "stock"})
+# The headings of a number of machines: a price may be that of one of them or of all.
+_NODES = frozenset({*map(_heading, ("node", "nodes", "number nodes", "num nodes", "node count"))})
 # In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
 
@@ -433,6 +444,7 @@ def _said_otherwise(row: Mapping[str, str]) -> str | None:
             or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
             or (not words.isdisjoint(_TERMS) and _LONG.search(cell))
             or (not words.isdisjoint(_PAID_FIRST) and re.search("[1-9]", cell))
+            or (not words.isdisjoint(_STOCK) and cell in {*_NO, "0", "none"})
         )
         if is_contradicted:
             return f"its {plain(heading, 40)} is {plain(row[heading], 40)!r}"
@@ -451,7 +463,7 @@ def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> Non
 @lru_cache(maxsize=10_000)
 def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
     # Return what the name of an instance contradicts, in words; None if nothing.
-    if _LESS.search(instance) and not _LESS.search(gpu):
+    if _PART_OR_LAPTOP.search(instance) and not _PART_OR_LAPTOP.search(gpu):
         return f"GPU is {plain(gpu)!r}"
     return "price is on demand" if pricing == Pricing.ON_DEMAND and _NOT_ON_DEMAND.search(instance) else None
 
@@ -484,7 +496,7 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
         )
-    check_day(day, date.max)
+    check_day(day, today() + timedelta(days=1))
     return exchange_rate(usd_per_unit)
 
 
@@ -537,7 +549,7 @@ def read_table(
         cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
     cells, source = (row for _, row in _cells(rows)), f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
+    return format_, read_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 
 def _format(table: Table, given: Format | None) -> Format:

@@ -75,8 +75,8 @@ class HttpTransport:
         Raises:
             SourceError: If no attempt succeeds.
         """
-        host, most = _host(url), MAX_RETRIES + 1 if self._deadline_s is None else 1
-        for attempt in range(most):
+        host, attempts = _host(url), (MAX_RETRIES + 1 if self._deadline_s is None else 1)
+        for attempt in range(attempts):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
                 cause = f"HTTP {status}"
@@ -88,12 +88,13 @@ class HttpTransport:
                 return answer
             if status is not None and status < 500 and status != 429:
                 raise SourceError(f"{host} refused the request: HTTP {status}")
-            if attempt < most - 1:
+            if attempt < attempts - 1:
                 self._sleep(min(LONGEST_PAUSE_S, retry_after_s or FIRST_PAUSE_S * 2**attempt))
-        raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
+        raise SourceError(f"{host} failed {count(attempts, 'time')}: {cause}")
 
     def _in_time(self, url: str, *request: Any) -> _Answer:
-        # A thread enforces the limit: a read blocks until its chunk is complete, and a byte may take seconds.
+        # The limit needs a thread: a read blocks until its chunk is complete, and a slow server can send a
+        # chunk byte by byte.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
@@ -115,7 +116,7 @@ class HttpTransport:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         if not is_safe(url):
             raise SourceError(f"{plain(url, 80)} is not https: refused")
-        first = self._session.prepare_request(requests.Request("GET", url)).url or ""
+        first_url = self._session.prepare_request(requests.Request("GET", url)).url or ""
         for _ in range(MAX_REDIRECTS + 1):
             method = "GET" if body is None else "POST"
             request = self._session.prepare_request(
@@ -123,8 +124,8 @@ class HttpTransport:
             )
             # Check the URL as parsed by requests: with a backslash, parsers disagree on the host.
             target = request.url or ""
-            if not same_host(first, target):
-                raise SourceError(f"{_host(first)} redirects to another host ({plain(url, 80)}): refused")
+            if not same_host(first_url, target):
+                raise SourceError(f"{_host(first_url)} redirects to another host ({plain(url, 80)}): refused")
             if not is_safe(target):
                 raise SourceError(f"{plain(url, 80)} is not https: refused")
             with self._send(request, target) as response:
@@ -134,7 +135,7 @@ class HttpTransport:
                     in_seconds = retry_after.isascii() and retry_after.isdigit()  # else a date or nonsense
                     return response.status_code, float(retry_after) if in_seconds else None, answer
                 url, params = urljoin(url, response.headers.get("location", "")), None
-        raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
+        raise SourceError(f"{_host(first_url)} redirects more than {MAX_REDIRECTS} times")
 
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
         # Send a request with the proxy and certificates of the environment; no proxy for this machine.
@@ -153,7 +154,7 @@ class _Session(requests.Session):
 
 
 class _ByUrl(AuthBase):
-    """Sends only a password in the URL: by default, requests would also send one from ~/.netrc."""
+    """Sends a password only if the URL contains it; by default, requests would use ~/.netrc too."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")

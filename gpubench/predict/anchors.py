@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.models.run import newest_first
-from gpubench.predict.question import Question, case_for
+from gpubench.predict.question import Question, case_at
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
 from gpubench.specs import find_spec
@@ -89,9 +89,10 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     specification table.
     """
     recipe = question.profile.recipe
-    every = _read(question, own, reference)
+    every = _read(question, own, "measured") + _read(question, reference, "reference")
     on_one_gpu = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
-    return [r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision)] + _loop_readings(question)
+    of_recipe = (r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision))
+    return [*of_recipe, *_loop_readings(question)]
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
@@ -100,19 +101,18 @@ def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     Any recipe and number of GPUs is accepted, host-bound or not, because a peak describes only its own case.
     Shipped runs are left out, because the memory model is checked against them.
     """
-    return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
+    return [reading for reading in _read(question, own, "measured") if reading.peak_memory_bytes]
 
 
-def _read(question: Question, own: Sequence[Run], reference: Sequence[Run] = ()) -> list[Reading]:
+def _read(question: Question, runs: Sequence[Run], basis: Literal["measured", "reference"]) -> list[Reading]:
     """Return every undisturbed measurement of the question's workload and task on a known GPU."""
-    found: list[Reading] = []
-    bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
-    for basis, runs in zip(bases, (own, reference), strict=True):
-        for run in newest_first(runs):
-            spec = gpu_of(run.device)
-            if spec is not None:
-                found += [_reading(spec, m, run, basis) for m in run.measurements if _is_of(question, m)]
-    return found
+    return [
+        _reading(spec, m, run, basis)
+        for run in newest_first(runs)
+        if (spec := gpu_of(run.device)) is not None
+        for m in run.measurements
+        if _is_of(question, m)
+    ]
 
 
 def _is_of(question: Question, m: Measurement) -> bool:
@@ -159,8 +159,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
     )
 
 
-def _loop_readings(question: Question) -> list[Reading]:
-    """Return the shipped timings of a hand-written loop: the GPU-bound steps of the question's workload."""
+def _loop_readings(question: Question) -> Iterator[Reading]:
+    """Yield the shipped timings of a hand-written loop: the GPU-bound steps of the question's workload."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     if (
@@ -169,8 +169,7 @@ def _loop_readings(question: Question) -> list[Reading]:
         or question.framework is not Framework.TORCH
         or load_profiles().get(question.profile.name) != question.profile
     ):
-        return []
-    found = []
+        return
     timed = [
         (step, execution, step_s)
         for step in shipped.steps
@@ -179,30 +178,21 @@ def _loop_readings(question: Question) -> list[Reading]:
         if step_s <= EAGER_LIMIT * step.step_s[Execution.GRAPH]
     ]
     for step, execution, step_s in timed:
-        case = case_for(
-            msgspec.structs.replace(
-                question, precision=step.precision, execution=execution, batch_size=step.batch_size
-            ),
-            spec,
-        )
-        assert isinstance(case, Case)  # the GPU supports every precision timed on it
+        asked = msgspec.structs.replace(question, execution=execution, batch_size=step.batch_size)
         rate = step.batch_size / step_s
-        found.append(
-            Reading(
-                spec=spec,
-                case=case,
-                samples_per_s=rate,
-                low=rate * math.exp(-ELSEWHERE),
-                high=rate * math.exp(ELSEWHERE),
-                noise=ELSEWHERE,
-                host_bound=False,
-                host_cpu=None,
-                peak_memory_bytes=None,
-                run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
-                basis="reference",
-            )
+        yield Reading(
+            spec=spec,
+            case=case_at(asked, step.precision),
+            samples_per_s=rate,
+            low=rate * math.exp(-ELSEWHERE),
+            high=rate * math.exp(ELSEWHERE),
+            noise=ELSEWHERE,
+            host_bound=False,
+            host_cpu=None,
+            peak_memory_bytes=None,
+            run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+            basis="reference",
         )
-    return found
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:

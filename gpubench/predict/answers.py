@@ -115,7 +115,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
     and its effects on time and energy.
     """
     found = answers.estimates
-    refused = [each for each in answers.values() if isinstance(each, Refusal)]
+    refused = answers.refusals
     capped = any(each.power_limit_w for each in found)
     extra = ["joules_per_sample"] if answers.by_energy or capped else []
     extra += ["power_limit_w", "capped_time", "capped_energy"] if capped else []

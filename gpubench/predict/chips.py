@@ -250,13 +250,14 @@ def architecture_of(gpu_key: str) -> str:
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
     """Return the newest known architecture of the family before this one; None if there is none."""
     lineages = _lineages()
-    if architecture not in lineages:
-        return None
-    families, age = lineages[architecture]
+    mine = lineages.get(architecture)
     older = [
         name
         for name in known
-        if name in lineages and lineages[name].families & families and lineages[name].age < age
+        if mine
+        and name in lineages
+        and lineages[name].families & mine.families
+        and lineages[name].age < mine.age
     ]
     return max(older, key=lambda name: lineages[name].age, default=None)
 

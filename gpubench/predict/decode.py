@@ -9,7 +9,6 @@ gives these numbers.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from gpubench.models import DecodeWork, GpuSpec
 
@@ -21,21 +20,15 @@ FIXED_S = 0.0033595253159264837
 HALF_WIDTH = 0.3414250190429823
 """Log half-width of the interval: the largest, over all GPUs, of the median error on the rows of a GPU that
 was left out of the fit."""
+FACTOR = math.exp(HALF_WIDTH)
+"""Ratio of a time to the lower end of its interval, and of the upper end to the time."""
 COMPUTE_SHARE = 0.5
 """Assumed share of the dense tensor peak that matrix products with few rows reach. It matters only at large
 batches, which no published row covers."""
 
 
-class TokenTime(NamedTuple):
-    """Time to generate one token for every sequence in the batch [s], with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:
-    """Predict the time to generate one token for every sequence; None if the bandwidth is unknown.
+def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> float | None:
+    """Predict the time to generate one token for every sequence [s]; None if the bandwidth is unknown.
 
     Args:
         work: Bytes to read and FLOPs to compute for one token.
@@ -50,6 +43,4 @@ def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: G
     reading_s = moved / (BANDWIDTH_SHARE * bandwidth)
     peak = spec.bf16_tensor_flops_per_s or spec.fp16_tensor_flops_per_s or spec.fp32_flops_per_s
     computing_s = batch_size * work.flops_per_token / (COMPUTE_SHARE * peak) if peak else 0.0
-    likely = max(reading_s, computing_s) + FIXED_S
-    factor = math.exp(HALF_WIDTH)
-    return TokenTime(likely, likely / factor, likely * factor)
+    return max(reading_s, computing_s) + FIXED_S

@@ -29,7 +29,7 @@ from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.card_readings import including, reading_of
-from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
+from gpubench.predict.decode import FACTOR, VALIDATED_ENGINE, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
@@ -378,12 +378,12 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
     )
 
 
-def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
+def _generated(token_s: float, case: Case, prompt: Prediction) -> Prediction:
     """Add the time of the tokens after the first to the prediction for the prompts."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
-    whole_s = prompt_s + rest * token.value
-    slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high
-    least_s = case.batch_size / prompt.most_samples_per_s + rest * token.low
+    whole_s = prompt_s + rest * token_s
+    slow_s = prompt_s * math.exp(prompt.half_width) + rest * (token_s * FACTOR)
+    least_s = case.batch_size / prompt.most_samples_per_s + rest * (token_s / FACTOR)
     return replace(
         prompt,
         samples_per_s=case.batch_size / whole_s,
@@ -399,11 +399,12 @@ def _predicted(
 ) -> Estimate:
     spec, case, fit = unmeasured.spec, unmeasured.case, unmeasured.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
-    token, decode = None, question.profile.decode
+    per_token_s, decode = UNKNOWN_INTERVAL, question.profile.decode
     if decode is not None:
-        token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
-        assert token is not None  # ``domain_gap`` has refused cards of unknown bandwidth
-        prediction = _generated(token, case, prediction)
+        token_s = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
+        assert token_s is not None  # ``domain_gap`` has refused cards of unknown bandwidth
+        prediction = _generated(token_s, case, prediction)
+        per_token_s = Interval(token_s, token_s / FACTOR, token_s * FACTOR)
     host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
     is_known = load_calibration().of(case.task).ratio.knows(spec)
     findings = (
@@ -433,7 +434,7 @@ def _predicted(
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
         batch_choice="fixed" if case.batch_size == question.batch else "largest",
-        per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
+        per_token_s=per_token_s,
         power_w=power_of(spec),
         findings=tuple(finding for is_so, finding in findings if is_so),
         device_bytes=need.device_bytes,

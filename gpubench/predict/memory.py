@@ -27,7 +27,7 @@ from gpubench.models import (
     WorkloadProfile,
     checkpointing_over,
 )
-from gpubench.predict.anchors import Reading, peaks_of, same_arithmetic
+from gpubench.predict.anchors import Reading, measured_here, peaks_of, same_arithmetic
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
@@ -54,7 +54,7 @@ def fit_of(
     fit = memory.judge_fit(
         question.profile, case, card, **known_of(question, case, spec.key, readings, accumulate)
     )
-    ran = next((each for each in readings if each.spec.key == spec.key and each.case == case), None)
+    ran = measured_here(readings, case, spec.key)
     if ran is None or accumulate > 1:
         return fit
     return fit.after_a_run(case.batch_size, "in an added run" if ran.origin else "here")

@@ -119,7 +119,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     def label(self) -> str:
         """The case in words, and how its batch is split."""
         cut = "" if self.accumulate == 1 else f" in {self.accumulate:,} micro-batches"
-        return f"{self.case.label}{cut}"
+        return f"{self.case.label_with('on {} GPUs')}{cut}"
 
     def __repr__(self) -> str:
         """Return the need, and by card size whether it fits; ``cards`` has all details and fixes."""

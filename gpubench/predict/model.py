@@ -93,14 +93,6 @@ class Prediction:
         return self.host_share > HOST_SHARE_LIMIT
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LogTimes:
-    """Log seconds per sample and log half-widths of n GPUs, predicted from one anchor or from datasheets."""
-
-    log_sample_s: Floats
-    half_width: Floats
-
-
 def predict_all(
     question: Question,
     unmeasured: Sequence[tuple[GpuSpec, Case]],
@@ -137,25 +129,32 @@ def _predict(
     slowdowns = [
         math.nan if is_small else _log_slowdown(question, each, fitted.level, host_s) for each in anchors
     ]
-    from_each = [
-        _from_anchor(question, anchor, specs, case, learned, times=times, slowdown=each, host_s=host_s)
-        for anchor, each in zip(anchors, slowdowns, strict=True)
-    ]
-    start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
-    if is_small:
-        start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
     work, chips, arithmetic = _work(question, case), chips_of(specs), _arithmetic(case, len(specs))
+    if anchors:
+        log_sample_s, width = _combine(
+            [
+                _from_anchor(
+                    question, anchor, specs, case, learned, times=times, slowdown=each, host_s=host_s
+                )
+                for anchor, each in zip(anchors, slowdowns, strict=True)
+            ]
+        )
+    else:
+        log_sample_s = np.log(times.step_s / case.batch_size)
+        width = np.array([learned.half_width(spec, half=bool(arithmetic.half[0])) for spec in specs])
+    if is_small:
+        width = width * (SMALL_RATIO if anchors else SMALL_LEVEL)
     least_s = least_step_s(work, chips, arithmetic)
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
-    speed = np.exp(-start.log_sample_s)
+    speed = np.exp(-log_sample_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
     # The likely speed is limited by the best rate measured in the GPU's family, which is below the peak
     most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
     excess = np.log(np.maximum(speed / most, 1.0))
     wide_share = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
     product_width = np.where(chips.product_measured, 0.0, UNMEASURED_WIDTH * wide_share)
-    widths = np.hypot(start.half_width, product_width) + excess
+    widths = np.hypot(width, product_width) + excess
     return [
         Prediction(
             samples_per_s=float(min(speed[i], most[i])),
@@ -233,15 +232,6 @@ def _residual(profile: WorkloadProfile, case: Case) -> float:
     return LANGUAGE_RESIDUAL if profile.blocks is not None else 1.0
 
 
-def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: Times) -> _LogTimes:
-    # Predict from datasheets alone.
-    half = bool(_arithmetic(case, 1).half[0])
-    return _LogTimes(
-        log_sample_s=np.log(times.step_s / case.batch_size),
-        half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
-    )
-
-
 def _from_anchor(
     question: Question,
     anchor: Reading,
@@ -252,8 +242,12 @@ def _from_anchor(
     times: Times,
     slowdown: float,
     host_s: float,
-) -> _LogTimes:
-    """Predict from a measurement; the part of its deviation due to the card is left out for other chips."""
+) -> tuple[Floats, Floats]:
+    """Predict from a measurement; the part of its deviation due to the card is left out for other chips.
+
+    Returns:
+        Log seconds per sample, and log half-widths of the intervals, each (n,).
+    """
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
@@ -274,10 +268,7 @@ def _from_anchor(
     )
     n_differences = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
     variance = anchor.noise**2 + n_differences * DIFFERENCE_NOISE**2
-    return _LogTimes(
-        log_sample_s=shift + np.log(times.step_s / case.batch_size),
-        half_width=np.sqrt(widths**2 + variance),
-    )
+    return shift + np.log(times.step_s / case.batch_size), np.sqrt(widths**2 + variance)
 
 
 def _log_slowdown(question: Question, anchor: Reading, learned: Learned, host_s: float) -> float:
@@ -295,17 +286,14 @@ def own_part(slowdown: Floats | float) -> Floats:
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
 
-def _combine(from_each: Sequence[_LogTimes]) -> _LogTimes:
+def _combine(from_each: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Average the predictions from several anchors, with weights 1 / width^2.
 
     The width does not shrink with the number of anchors, because most of the error is due to the target.
     """
-    widths = np.stack([times.half_width for times in from_each])
+    logs, widths = (np.stack(each) for each in zip(*from_each, strict=True))
     weights = widths**-2 / np.sum(widths**-2, axis=0)
-    return _LogTimes(
-        log_sample_s=np.sum(weights * np.stack([times.log_sample_s for times in from_each]), axis=0),
-        half_width=np.sum(weights * widths, axis=0),
-    )
+    return np.sum(weights * logs, axis=0), np.sum(weights * widths, axis=0)
 
 
 def _method(

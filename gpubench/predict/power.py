@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from gpubench.errors import MisuseError
 from gpubench.folders import data_json
@@ -69,13 +69,6 @@ def load_power_law() -> PowerLaw:
     return data_json(POWER_FILE, PowerLaw)
 
 
-class Capped(NamedTuple):
-    """A job under a power limit relative to the same job without one: factors with 90 % intervals."""
-
-    time: Interval
-    energy: Interval
-
-
 def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
     """Return the logs of time and of mean power under a limit, both relative to no limit.
 
@@ -110,8 +103,8 @@ def power_of(spec: GpuSpec, measured_w: Watts | None = None) -> Interval:
     return Interval(*(share * spec.tdp_w for share in load_power_law().share))
 
 
-def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Capped:
-    """Return the time and energy of a job under a power limit, relative to no limit.
+def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> tuple[Interval, Interval]:
+    """Return the time and energy of a job under a power limit, as factors on those without one.
 
     Args:
         spec: The card.
@@ -139,7 +132,7 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
     time = _around(slower, errors.time)
     # No job is faster under a limit than without one
     bounded = Interval(time.value, max(1.0, time.low or 1.0), time.high)
-    return Capped(bounded, _around(slower + less_power, errors.energy))
+    return bounded, _around(slower + less_power, errors.energy)
 
 
 def _around(log_factor: float, ends: Ends) -> Interval:

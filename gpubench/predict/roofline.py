@@ -181,14 +181,12 @@ class Times:
     """Seconds per step, (n,) each.
 
     Attributes:
-        floor_s: Sum of the minimum times of all kernels.
-        gpu_s: Sum of the first three.
+        gpu_s: Sum of the first two, and of the minimum times of all kernels.
         step_s: GPU and host, which overlap in part.
     """
 
     compute_s: Floats
     memory_s: Floats
-    floor_s: Floats
     gpu_s: Floats
     host_s: Floats
     step_s: Floats
@@ -297,10 +295,9 @@ def step_times(
         host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
-    conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
-    matmul_index, matmul_s = _matmul_s(work, chips, arithmetic, c)
-    compute = conv_s + matmul_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
-    on_tensor = (conv_index >= _ON_TENSOR) | (matmul_index >= _ON_TENSOR)
+    products_s = _conv_s(work, chips, arithmetic, c) + _matmul_s(work, chips, arithmetic, c)
+    compute = products_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
+    on_tensor = _pick(chips.tensor, arithmetic.conv) | _pick(chips.tensor, arithmetic.matmul)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(
         slower - log_throttle(chips, c) - deviations[:, 0] - deviations[:, 1] * on_tensor
@@ -310,13 +307,11 @@ def step_times(
     saved = deviations[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
     launched = (work.operators - work.chain_operators * arithmetic.chains_fused) * np.exp(slower)
-    floor = launched * c.operator_floor_s
-    gpu = compute + memory + floor
+    gpu = compute + memory + launched * c.operator_floor_s
     host = launched * host_s_per_operator + 0 * gpu  # 0 * gpu broadcasts to n steps
     return Times(
         compute_s=compute,
         memory_s=memory,
-        floor_s=floor + 0 * gpu,
         gpu_s=gpu,
         host_s=host,
         step_s=(gpu**host_power + host**host_power) ** (1 / host_power),
@@ -370,27 +365,27 @@ def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
     return np.asarray(np.minimum(0.0, sustained - chips.clock), dtype=float)
 
 
-def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Floats]:
+def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
     index = _efficiency_index(arithmetic.conv, chips)
     efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
     winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
-    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= _ON_TENSOR)))
+    on_tensor = _pick(chips.tensor, arithmetic.conv)
+    layout = np.exp(-c.channels_last * (arithmetic.channels_last & on_tensor))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
-    return index, flops / (efficiency * _usable_peak(arithmetic.conv, index, chips, c.width)) * layout
+    seconds: Floats = flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * layout
+    return seconds
 
 
-def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Floats]:
+def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
     index = _efficiency_index(arithmetic.matmul, chips)
     efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
-    fitted = efficiency * _usable_peak(arithmetic.matmul, index, chips, c.width_matmul)
+    fitted = efficiency * _usable_peak(arithmetic.matmul, chips, c.width_matmul)
     products = work.flops[..., 2]
     sped_up = np.where(arithmetic.chains_fused, FUSED_AT_MEASURED_RATE * (products - work.wide_flops), 0.0)
-    at_measured = np.where(index < _ON_TENSOR, 0.0, work.wide_flops + sped_up)
+    at_measured = np.where(_pick(chips.tensor, arithmetic.matmul), work.wide_flops + sped_up, 0.0)
     measured = _pick(chips.peaks, arithmetic.matmul) * chips.product
-    return index, (products - at_measured) / fitted + at_measured / measured
+    return (products - at_measured) / fitted + at_measured / measured
 
-
-_ON_TENSOR = 2  # the first index of ``_efficiency_index`` that stands for tensor cores
 
 # Plain integers: comparing an array with a member of an enumeration runs the enumeration's Python code, and
 # NumPy ignores every exception raised there, even for Ctrl-C or SIGTERM.
@@ -403,9 +398,9 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
     return np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
 
 
-def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
+def _usable_peak(mode: Indices, chips: Chips, width: float) -> Floats:
     # The peak, lowered if a multiprocessor's tensor cores are wide: the data paths cannot feed them fully.
-    wide = np.where(index < _ON_TENSOR, 0.0, width * _pick(chips.width, mode))
+    wide = np.where(_pick(chips.tensor, mode), width * _pick(chips.width, mode), 0.0)
     return np.asarray(_pick(chips.peaks, mode) * np.exp(-wide), dtype=float)
 
 
@@ -418,23 +413,19 @@ _T = TypeVar("_T")
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
     """Return the chosen rows of a dataclass of arrays and of the dataclasses nested in it."""
-
-    def chosen(value: Any) -> Any:
-        return take(value, rows) if is_dataclass(value) else value[rows]
-
-    return _rebuilt(table, lambda name: chosen(getattr(table, name)))
+    taken: _T = _joined([table], lambda arrays: arrays[0][rows])
+    return taken
 
 
 def stack(tables: Sequence[_T]) -> _T:
     """Concatenate dataclasses of arrays by row, along with the dataclasses nested in them."""
-
-    def concatenated(name: str) -> Any:
-        values = [getattr(table, name) for table in tables]
-        return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
-
-    return _rebuilt(tables[0], concatenated)
+    stacked: _T = _joined(tables, np.concatenate)
+    return stacked
 
 
-def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
-    changes: Any = {field.name: value_of(field.name) for field in fields(like)}  # type: ignore[arg-type]
-    return replace(like, **changes)  # type: ignore[type-var]
+def _joined(tables: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
+    if not is_dataclass(tables[0]):
+        return join(tables)
+    parts = {field.name: [getattr(each, field.name) for each in tables] for field in fields(tables[0])}
+    changes = {name: _joined(values, join) for name, values in parts.items()}
+    return replace(tables[0], **changes)  # type: ignore[type-var]

@@ -19,9 +19,8 @@ from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import ScalingShares, load_calibration
 from gpubench.predict.question import FITTED_VENDOR, Question
-from gpubench.stats import Z90
 
-Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
+Link: TypeAlias = Literal["nvlink", "fabric", "pcie", "host"]
 
 GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
 BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of each layer
@@ -35,37 +34,12 @@ that is reached."""
 _SMALL = 1e-3  # step of numerical derivatives, in log shares
 
 
-class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Ratio of the throughput of n GPUs to n times that of one, with a 90 % interval.
-
-    Attributes:
-        efficiency: The ratio at the same batch per GPU; 1 is perfect.
-        link: The link that carries the gradients; ``host`` is PCIe through host memory.
-        gradient_bytes: Bytes exchanged in each step per GPU, before the ring's factor.
-        exposed_s: The part of the exchange time that the step waits for.
-        log_deviation: Standard deviation of the log efficiency, for draws.
-    """
-
-    gpu_count: int
-    efficiency: float
-    low: float
-    high: float
-    link: Link
-    gradient_bytes: float
-    exchange_s: float
-    exposed_s: float
-    log_deviation: float
-    basis: Literal["modeled"] = "modeled"
-    method: str
-
-
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU exchanges in a step, and over which link.
 
     Attributes:
         rate: Rate of the link in one direction [B/s].
         step_s: Time of the step without the exchange.
-        hidden_wholly: Whether the step never waits for the exchange, as if weights are sent long before use.
         unhidden_bytes: The part of the exchange that overlaps with nothing.
         cover_share: Share of the step that can overlap the exchange.
     """
@@ -74,14 +48,13 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     link: Link
     rate: float
     step_s: float
-    hidden_wholly: bool = False
     unhidden_bytes: float = BUCKET_BYTES
     cover_share: float = BACKWARD_SHARE
 
 
 def scaling(
     question: Question, spec: GpuSpec, n: int, samples_per_s: float, *, sharded: bool = False
-) -> ScalingEstimate:
+) -> tuple[float, float, float]:
     """Model how well n of these GPUs train together.
 
     Args:
@@ -92,48 +65,28 @@ def scaling(
         sharded: Whether weights, gradients and optimizer states are sharded (FSDP); the weights are then
             gathered twice in each step.
 
+    Returns:
+        Ratio of the throughput of n GPUs to n times that of one, at the same batch per GPU, with the ends of
+        its 90 % interval; 1 is perfect.
+
     Raises:
         MisuseError: If n is below 1 or the throughput is not positive.
     """
     if n < 1 or not samples_per_s > 0:
         raise MisuseError(f"{n} GPUs at {samples_per_s} samples/s: both must be positive")
     if n == 1 or question.task is TaskKind.INFER:
-        return ScalingEstimate(
-            gpu_count=n,
-            efficiency=1.0,
-            low=1.0,
-            high=1.0,
-            link="none",
-            gradient_bytes=0.0,
-            exchange_s=0.0,
-            exposed_s=0.0,
-            log_deviation=0.0,
-            method="nothing is exchanged",
-        )
-    exchange = _exchange(question, spec, question.batch / samples_per_s, sharded=sharded)
+        return 1.0, 1.0, 1.0
+    exchange = exchange_of(question, spec, question.batch / samples_per_s, sharded=sharded)
     fitted = load_calibration().scaling
     likely = log_efficiency(fitted.logs, exchange, 1, n)
     width = fitted.factor * usual_error(fitted, exchange, 1, n)
     # The fit has no jobs with FSDP, nor any on other vendors' GPUs
     if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
         width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
-    share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (exchange.link, "hidden"))
-    return ScalingEstimate(
-        gpu_count=n,
-        efficiency=math.exp(likely),
-        low=math.exp(likely - width),
-        high=min(1.0, math.exp(likely + width)),
-        link=exchange.link,
-        gradient_bytes=exchange.gradient_bytes,
-        exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (exchange.rate * share),
-        exposed_s=exposed_s(exchange, n, share, hidden),
-        log_deviation=width / Z90,
-        method=f"modeled: {'FSDP as ' if sharded else ''}ring all-reduce of "
-        f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[exchange.link]}",
-    )
+    return math.exp(likely), math.exp(likely - width), min(1.0, math.exp(likely + width))
 
 
-def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
+def exchange_of(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
     """Return the exchange of a step: all gradients; with FSDP, also all weights for each of the two passes.
 
     Each of FSDP's three transfers moves half the bytes of an all-reduce of the same size. Blocks are sent
@@ -179,14 +132,9 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
     """Return the derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
-    at = tuple(map(float, logs))
-    base = log_efficiency(at, exchange, few, many)
-    result = np.zeros(len(SHARES))
-    for place, name in enumerate(SHARES):
-        if name in {exchange.link, "hidden", "waiting"}:  # the other links carry nothing
-            moved = (*at[:place], at[place] + _SMALL, *at[place + 1 :])
-            result[place] = (log_efficiency(moved, exchange, few, many) - base) / _SMALL
-    return result
+    base = log_efficiency(logs, exchange, few, many)
+    moved = (np.array(logs) + _SMALL * np.eye(len(SHARES))).tolist()  # one share in each row
+    return np.array([log_efficiency(row, exchange, few, many) - base for row in moved]) / _SMALL
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
@@ -210,17 +158,7 @@ def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> 
         share: Share of the link's rate that is reached.
         hidden_share: Share of the backward pass that hides the exchange. A fitted share above 1 counts as 1.
     """
-    if n == 1 or exchange.hidden_wholly:
-        return 0.0
     ring, rate = 2 * (n - 1) / n, exchange.rate * share
     whole = ring * exchange.gradient_bytes / rate
     last = ring * min(exchange.gradient_bytes, exchange.unhidden_bytes) / rate
     return max(last, whole - min(1.0, hidden_share) * exchange.cover_share * exchange.step_s)
-
-
-_LINK_WORDS = {
-    "nvlink": "NVLink",
-    "fabric": "Infinity Fabric",
-    "pcie": "PCIe",
-    "host": "PCIe through host memory",
-}

@@ -145,14 +145,15 @@ def card_of(spec: GpuSpec) -> CardMemory | None:
 
 def _ran_bytes(spec: GpuSpec) -> float:
     """Return the tensor bytes of the largest step that ran on a card of this line with no more memory [B]."""
-    found = 0.0
-    for ran in load_allowance().ran:
-        other = load_specs().get(ran.gpu_key)
-        if other is None or (other.vendor, other.line) != (spec.vendor, spec.line):
-            continue
-        if other.memory_bytes and spec.memory_bytes and other.memory_bytes <= spec.memory_bytes:
-            found = max(found, ran.traced_bytes)
-    return found
+    steps = [(load_specs().get(ran.gpu_key), ran.traced_bytes) for ran in load_allowance().ran]
+    of_line = [
+        traced_bytes
+        for card, traced_bytes in steps
+        if card is not None
+        and (card.vendor, card.line) == (spec.vendor, spec.line)
+        and 0 < (card.memory_bytes or 0) <= (spec.memory_bytes or 0)
+    ]
+    return max(of_line, default=0.0)
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:

@@ -49,6 +49,10 @@ TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
 NOTICE_AFTER_S = 5.0
 """Most traces end within this time; a message announces a longer one."""
 _NOTE_CHARACTERS = 600
+_IF_LATE = (
+    "; if it loops over many time steps in Python, shorten the loop; if the file trains when it is imported, "
+    'put the training loop under if __name__ == "__main__"'
+)
 
 # Messages to the user: without a logging setup, Python prints warnings on stderr unchanged
 _logger = logging.getLogger(__name__)
@@ -91,8 +95,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     memory_of: tuple[TaskKind, ...] = ()
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
-        """Return the workload's recipe with the request applied, not yet checked."""
-        return self._usual(workload).changed(self.of(workload.settings))
+        """Return the workload's recipe with the request applied.
+
+        Raises:
+            MisuseError: If the workload does not support that recipe.
+        """
+        recipe = self._usual(workload).changed(self.of(workload.settings))
+        check_recipe(workload.name, workload.recipe, recipe, workload.settings)
+        return recipe
 
     def requested(self, workload: Workload) -> frozenset[Recipe]:
         """Return every recipe whose memory is requested: one per precision, with the request applied."""
@@ -194,12 +204,11 @@ def profile_of(
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    named = tuple(each for each in precisions if each is not None)
     wanted = Asked(
         fields=dict(asked),
         optional=tuple(optional),
         gpu_count=gpu_count,
-        precisions=named,
+        precisions=tuple(each for each in precisions if each is not None),
         with_ways=with_ways,
         memory_of=tuple(memory_of),
     )
@@ -236,9 +245,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
         return None
     if reference in load_profiles():
         return _by_recipe(usual, asked)
-    recipe = asked.recipe(usual)
-    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
-    return known_profile(reference, recipe)
+    return known_profile(reference, asked.recipe(usual))
 
 
 def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
@@ -250,7 +257,6 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
     name = own_name(reference)
     usual = decoder_step.config_profile_at(decoder, name, Recipe(weight_type=WeightType.BFLOAT16))
     recipe = asked.recipe(usual)
-    check_recipe(name, usual.recipe, recipe, usual.settings)
     is_computed = recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}
     if not is_computed or recipe.checkpointing is Checkpointing.SELECTIVE:
         return None
@@ -261,7 +267,6 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
     """Return the profile at the requested recipe; None if it must be traced."""
     recipe = asked.recipe(usual)
-    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
     if found is None and not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the same step, with its weights cast
@@ -370,7 +375,7 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
         log = write_log(name, None, reply.output)
-        advice = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
+        advice = _IF_LATE if reply.is_late else ""
         raise MisuseError(
             f"{name}: its process {reply.how} while building and tracing the model{advice} ({log})"
         )

@@ -139,8 +139,8 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
         parameters=decoder.counted_parameters + step.adapters,
         trainable_parameters=step.trained,
         batches=_BATCHES,
-        forward_flops_per_sample=_flops(forward),
-        train_flops_per_sample=_flops(once.operators()[1]),
+        forward_flops_per_sample=flops_of(forward),
+        train_flops_per_sample=flops_of(once.operators()[1]),
         saved_bytes_per_sample=step.saved_bytes,
         optimizer_bytes_per_parameter=2.0 * _HALF,
         train=train,
@@ -191,7 +191,8 @@ def _with_cheaper(recipe: Recipe) -> Iterator[Recipe]:
             yield other
 
 
-def _flops(operators: tuple[Operator, ...]) -> float:
+def flops_of(operators: tuple[Operator, ...]) -> float:
+    """Return the FLOPs of these operators per sample, without those that do not grow with the batch."""
     return sum(each.count * each.flops_per_sample for each in operators)
 
 
@@ -271,9 +272,8 @@ class _Step:
         self.is_packed = recipe.weight_type is WeightType.NF4
         self.by_torch = recipe.stack is Stack.TORCH
         self.by_peft = not self.is_full and recipe.stack in {Stack.PLAIN, Stack.NO_FLASH}
-        self.held_chunks = recipe.loss_chunks  # fused kernels never keep all scores at once
-        if recipe.stack is Stack.FUSED:
-            self.held_chunks = max(LOSS_CHUNKS, recipe.loss_chunks)
+        # Fused kernels never keep all scores at once
+        self.held_chunks = max(LOSS_CHUNKS if recipe.stack is Stack.FUSED else 1, recipe.loss_chunks)
         self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
         self.has_gelu_new = decoder.activation == "gelu_new"
         self.head = Linear(inputs=decoder.embedding_width or decoder.width, outputs=decoder.vocabulary)
@@ -494,7 +494,8 @@ class _Step:
             yield _line(base + 3 * head, saved + stream)
         layers = self._held(self.recipe.checkpointing) * (decoder.layers - 1) + stream
         at_work = self._at_work
-        widest = max(layer.weights for layer in self._widest_network)
+        inner = max(width for _, networks in self._networks(decoder.layers) for width, _, _ in networks)
+        widest = max(layer.weights for layer in decoder.network(inner))
         widest_bytes = widest * _HALF
         yield _line(base + (head + widest_bytes if is_full else 0.0), layers + at_work)  # the last layer
         if is_full:  # the first layer, the embedding, and the update
@@ -538,11 +539,6 @@ class _Step:
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
     @property
-    def _widest_network(self) -> tuple[Linear, ...]:
-        inner = max(width for _, networks in self._networks(self.decoder.layers) for width, _, _ in networks)
-        return self.decoder.network(inner)
-
-    @property
     def _inner(self) -> float:
         # Elements inside the feed-forward networks of one layer, over all networks that a token goes through
         return max(
@@ -559,13 +555,8 @@ class _Step:
         normed = 0.0
         if decoder.query_key_norm != "none":
             normed = self._normed(decoder.query_width + decoder.key_width, "rms")
-        held = self._scores or _FLOAT * self.tokens * decoder.heads
+        held = (decoder.score_bytes * self.tokens or _FLOAT) * self.tokens * decoder.heads
         return self._bytes(kept + decoder.heads * decoder.head_width + middles) + normed + held
-
-    @property
-    def _scores(self) -> float:
-        # Bytes of the scores of one layer if they are stored
-        return self.decoder.score_bytes * self.tokens**2 * self.decoder.heads
 
     def _held(self, how: Checkpointing) -> float:
         """Bytes that one layer keeps for the backward pass."""

@@ -64,11 +64,6 @@ class StepTrace:
     saved: int
 
     @property
-    def peak_bytes(self) -> int:
-        """Bytes alive at the highest moment."""
-        return max(self.timeline).total
-
-    @property
     def keeping(self) -> StepTrace:
         """The same step in a loop that holds the model's outputs until the step ends."""
         return replace(self, timeline=[Moment(m.total + m.outputs, m.gradients) for m in self.timeline])
@@ -130,7 +125,7 @@ class _Inserted(NamedTuple):
         return [*one[: self.before], *periods[0], *middle, *periods[1], *one[self.end :]]
 
     def at(self, events: Sequence[_T]) -> _Inserted | None:
-        """Return the same for the shorter model's events at another batch size, or None if that is unclear.
+        """Return the additional events at another batch size, given the shorter model's; None if unclear.
 
         The longer model was not traced there, so its additional period is assumed to equal the last one of
         the shorter model. That one must agree with the period before it in the half next to the middle. If
@@ -241,13 +236,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
     """Return the step as lines through its moments at two batches; also for a loop that keeps outputs."""
-    step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
-    kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
-    return msgspec.structs.replace(step, keeping=kept)
-
-
-def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    return StepMemory(
+    step = StepMemory(
         task=kind,
         is_amp=is_amp,
         lines=_lines(one.timeline, two.timeline),
@@ -257,6 +246,8 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
         saved=_line(one.saved, two.saved),
         recipe=recipe,
     )
+    kept = msgspec.structs.replace(step, lines=_lines(one.keeping.timeline, two.keeping.timeline))
+    return msgspec.structs.replace(step, keeping=kept)
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:

@@ -79,7 +79,7 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    # The cost function of mm, addmm, bmm, baddbmm or _grouped_mm; the left factor is argument ``first``.
+    # The cost function of a product of matrices; the left factor is argument ``first``.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
@@ -87,9 +87,15 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
         # so the number of groups is no factor
         summed = left.shape[-right.ndim :]
         flops = (8.0 if left.is_complex() else 2.0) * math.prod(summed) * right.shape[-1]
-        return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
+        return (Kernel(OperatorKind.MATMUL, flops * _density(left) * _density(right), moved(args, out)),)
 
     return cost
+
+
+def _density(factor: Tensor) -> float:
+    # The share of a matrix that is stored: 1 unless it is sparse.
+    *_, values = tensors_in([factor])
+    return values.numel() / max(1, factor.numel())
 
 
 def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
@@ -149,6 +155,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
     "bmm": _product(0),
     "baddbmm": _product(1),
     "_grouped_mm": _product(0),
+    "_sparse_addmm": _product(1),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,
@@ -291,24 +298,18 @@ def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Stack:
-    """All layers of a fused RNN, with both directions of each layer, and the dropout between layers."""
+    """All layers of a fused RNN, with both directions of each layer.
+
+    Attributes:
+        width: Channels of the output.
+        dropouts: One kernel between every two consecutive layers; both passes have the same kernels.
+    """
 
     recorder: Recorder
     layers: tuple[_Layer, ...]
     directions: int
-    dropout: bool
-
-    @property
-    def width(self) -> int:
-        """Channels of the output."""
-        return self.layers[0].hidden * self.directions
-
-    def dropouts(self) -> Iterator[Kernel]:
-        """Yield one kernel between every two consecutive layers; both passes have the same kernels."""
-        if self.dropout:
-            layer = self.layers[0]
-            for _ in range(len(self.layers) // self.directions - 1):
-                yield memory(3 * layer.batch * layer.steps * self.width)  # input, output, mask
+    width: int
+    dropouts: tuple[Kernel, ...]
 
 
 def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -316,12 +317,15 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
     directions = 2 if bidirectional else 1
     hidden = (state[0] if isinstance(state, tuple | list) else state).shape[-1]
+    width = hidden * directions
     layers = tuple(
-        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, RNN_GATES[name])
+        _Layer(batch, steps, x.shape[-1] if n == 0 else width, hidden, RNN_GATES[name])
         for n in range(layer_count)
         for _ in range(directions)
     )
-    stack = _Stack(recorder, layers, directions, bool(training and dropout))
+    between = layer_count - 1 if training and dropout else 0
+    dropped = memory(3 * batch * steps * width)  # input, output, mask
+    stack = _Stack(recorder, layers, directions, width, (dropped,) * between)
     out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
         # Computed from the output, so that gradients of the final state reach the layers
@@ -335,7 +339,7 @@ class _FusedRnn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:
         """Record the forward kernels and return zeros of the output's shape."""
-        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
+        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts)
         with stack.recorder.pause():
             out = x.new_zeros(*x.shape[:2], stack.width)
             reserved = (y.batch * y.steps * y.hidden * (y.gates + STATES_KEPT) for y in stack.layers)
@@ -350,7 +354,7 @@ class _FusedRnn(torch.autograd.Function):
         stack, needed = ctx.stack, ctx.needs_input_grad[1:]
         for place, layer in reversed(list(enumerate(stack.layers))):
             stack.recorder.add(*layer.backward(input_gradient=place >= stack.directions or needed[0]))
-        stack.recorder.add(*stack.dropouts())
+        stack.recorder.add(*stack.dropouts)
         x, _reserve, *weights = ctx.saved_tensors
         return (None, *_zeros(stack.recorder, (x, *weights), needed))
 

@@ -214,11 +214,6 @@ class Scratch(NamedTuple):
         """The part that the likely figures include."""
         return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
 
-    @property
-    def most(self) -> float:
-        """The part that the upper ends include."""
-        return self.blas + self.algorithm
-
 
 def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
     """Return the memory in addition to the tensors of a case; inference showed no fixed part."""
@@ -355,7 +350,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
         Interval(
             allowance.factor * reserved + scratch.likely + scratch.fixed + held.pinned,
             low,
-            upper(reserved) + scratch.most + held.pinned,
+            upper(reserved) + (scratch.blas + scratch.algorithm) + held.pinned,
         ),
         Interval(
             device_bytes(allowance, reserved) + scratch.likely - scratch.blas + held.pinned,

@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -226,8 +228,7 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
     with torch.device("meta"), losses_on_meta(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
-        with seeded(_SEED):  # random draws may decide what the step does
-            return _trace_task(task, workload.tasks, lambda _: known.reading())
+        return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
 def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
@@ -363,6 +364,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 @grouped_products_on_meta()
 @checkpoints_on_meta()
 @autocast_on_cpu("meta")  # torch itself refuses autocast on the meta device
+@seeded(_SEED)  # random draws may decide what a step does, and must decide the same at every batch size
 def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambda _: nullcontext({})) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
@@ -377,8 +379,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            with numbers_as_1() as numbers:
-                optimizer, state, updates = _optimizer(task, trained)
+            optimizer, state, updates, numbers = _optimizer(task, trained)
             if numbers:
                 read[TaskKind.TRAIN][Optimizer.step, (), None] = numbers
             if task.again is not None:
@@ -489,8 +490,8 @@ def _recording() -> Iterator[list[Kernel]]:
         yield recorder.kernels
 
 
-def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel]]:
-    """Return the optimizer's name, the bytes of its state after one step, and its kernels.
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel], list[Any]]:
+    """Return the optimizer's name, the bytes of its state after one step, its kernels, and what it reads.
 
     The kernels are its products of matrices, as in Muon, and one pass over the parameters: weight and
     gradient are read, weight is written, state is read and written. In float32, SGD with momentum moves 20
@@ -500,9 +501,10 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
     for group in groups_of(optimizer):
         group.update(dict.fromkeys(_ONLY_ON_GPU & group.keys(), False))
     watch: AbstractContextManager[list[Kernel]]
-    watch = nullcontext([]) if type(optimizer) in _BY_ELEMENT else _recording()
+    is_by_element = type(optimizer) in _BY_ELEMENT
+    watch = nullcontext([]) if is_by_element else _recording()
     try:
-        with watch as kernels:
+        with watch as kernels, numbers_as_1() as numbers:
             optimizer.step()
     except Exception as error:
         if "closure" not in str(error):  # a missing argument, or an assertion about it
@@ -515,7 +517,9 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
     kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
     update = Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
-    return type(optimizer).__name__, kept, [*(each for each in kernels if each.flops), update]
+    products = [each for each in kernels if each.flops]
+    # An update by element reads only the number of steps, which a GPU's optimizer keeps on the host
+    return type(optimizer).__name__, kept, [*products, update], [] if is_by_element else numbers
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
@@ -612,19 +616,13 @@ def standing_in(functions: Sequence[type]) -> Iterator[None]:
             return tuple(outs) if len(outs) > 1 else next(iter(outs), None)
 
     names = {"forward": _forward, "backward": _backward, "setup_context": _SingleLevelFunction.setup_context}
-    before = {each: {name: vars(each).get(name) for name in names} for each in functions}
-    for each in functions:
-        for name, function in names.items():
+    with EveryCall(call), ExitStack() as after:
+        for each, (name, function) in product(functions, names.items()):
+            is_own = name in vars(each)  # not inherited
+            undo = partial(setattr, each, name, vars(each)[name]) if is_own else partial(delattr, each, name)
+            after.callback(undo)
             setattr(each, name, staticmethod(function))
-    try:
-        with EveryCall(call):
-            yield
-    finally:
-        for each, own in before.items():
-            for name, own_function in own.items():
-                delattr(each, name)
-                if own_function is not None:  # it was not inherited
-                    setattr(each, name, own_function)
+        yield
 
 
 def _forward(ctx: Any, *args: Any) -> Any:

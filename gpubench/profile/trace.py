@@ -32,6 +32,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.blocks import block_sizes, packed
+from gpubench.profile.decoder_step import flops_of
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
 from gpubench.profile.layout import why_contiguous, why_no_amp
@@ -116,12 +117,13 @@ def trace_workload(
 
     refused: list[str] = []
     how = {"requested": requested, "refused": refused, "ways": ways, "reads_at": traced.reads_at}
-    of = _of_tasks(workload, memory_of)
-    memory, memory_untraced = ((), missing) if missing is not None else _memory(of, variants_s, **how)
+    asked = _of_tasks(workload, memory_of)
+    memory, memory_untraced = ((), missing) if missing is not None else _memory(asked, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     not_channels_last = None
     if missing is None and has_time():
+        # If no memory could be traced without values, the step needs real tensors
         reads = None if on_cpu and not memory else next(iter(traced.reads_at(BATCHES[0]).values()), {})
         not_channels_last = why_contiguous(workload, reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
@@ -208,7 +210,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
     plain = msgspec.structs.replace(stored.recipe, checkpointing=Checkpointing.NONE, loss_chunks=1)
     if plain != stored.recipe:  # recomputation is not part of the model's work
         own = _operators([seen_at(stored.at(plain), n, until_s).train for n in BATCHES])
-        profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
+        profile = msgspec.structs.replace(profile, train_flops_per_sample=flops_of(own))
     if stored is not workload:  # packed layers have other parameter counts
         model = on_meta(workload, 1).model
         count = sum(p.numel() for p in model.parameters())
@@ -229,10 +231,6 @@ def _as_stored(workload: Workload) -> Workload:
         return lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
 
     return workload.built(with_base_in_4_bits)
-
-
-def _flops(operators: Sequence[Operator]) -> float:
-    return sum(o.count * o.flops_per_sample for o in operators)
 
 
 def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
@@ -293,8 +291,8 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
         parameters=one.parameters,
         trainable_parameters=one.trainable,
         batches=workload.batches,
-        forward_flops_per_sample=_flops(infer),
-        train_flops_per_sample=_flops(train),
+        forward_flops_per_sample=flops_of(infer),
+        train_flops_per_sample=flops_of(train),
         saved_bytes_per_sample=per_batch,
         optimizer_bytes_per_parameter=one.state_bytes / one.trainable if one.trainable else 0.0,
         train=train,

@@ -283,7 +283,7 @@ def _on_named_gpus(found: Eligible) -> Iterator[Told]:
 # --- what to know before paying -------------------------------------------------------------------------
 
 
-def answered(ranking: Ranking) -> list[Choice]:
+def first_screen_choices(ranking: Ranking) -> list[Choice]:
     """Return the choices that the first screen names, each once: answers, a cloud's offer, own machines."""
     every = [answer.choice for answer in ranking.answers.values()]
     every += [*([ranking.cloud] if ranking.cloud else []), *ranking.owned]
@@ -291,7 +291,7 @@ def answered(ranking: Ranking) -> list[Choice]:
 
 
 def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    named = answered(ranking)
+    named = first_screen_choices(ranking)
     doubts: dict[str, dict[str | None, None]] = {}  # the distinct doubts about each GPU; None is no doubt
     for each in named:
         from_host = each.condition is PriceCondition.SINGLE_HOST
@@ -341,14 +341,14 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, rest on few measurements or are host-bound.
+    """Yield which speeds are guesses, are based on few measurements or are host-bound.
 
-    If the order by energy was requested, it comes first. An offer with a guessed speed is named if it is
-    likelier than the answer to be the fastest or cheapest, unless the answer is a guess too.
+    The order by energy comes first, if it was requested. A guess that is likelier to be the fastest or the
+    cheapest offer than the answer itself is named, unless that answer is a guess too.
     """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
-    named = [each.row for each in answered(ranking)]
+    named = [each.row for each in first_screen_choices(ranking)]
     is_guess = is_a_guess(found.pool)[found.order]
     for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
         chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
@@ -391,11 +391,13 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, pool, filtered = found.request, found.pool, found.filtered
     doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.are_in(pool.offers))
     for offer in doubtful[:_MOST_OFFERS]:
-        yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
+        yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked_prices.doubt(offer)))
     own = [each for each in found.excluded if each.among.by_user[each.at]]
     if request.offers is not None and own and not pool.offers.by_user.any():
         reason = f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}"
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+    elif never_hourly := [each for each in filtered.doubted_as_requested if each.among.by_user[each.at]]:
+        yield tell("own_left_out", offer=name_of(never_hourly[0].offer), reason=never_hourly[0].reason)
     excluded = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
         yield tell("region_unsaid", offers=count(unsaid, "offer"))
@@ -439,8 +441,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             fits=plain(fits),
         )
     offered = set(pool.offers.gpu_key.present)  # excludes this machine's CPU
-    of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
-    batches = {batches_of(p) for key, p in of_each if key in offered}
+    parts_of = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
+    batches = {batches_of(parts) for key, parts in parts_of if key in offered}
     if request.max_latency_ms is not None or len(batches) < 2:
         return
     yield tell("other_batches")
@@ -665,7 +667,7 @@ def _on_exclusions(found: Eligible) -> Iterator[Told]:
     # Yield what is not ranked and might be missed: prices far too low, cards without kernels or without
     # BF16, and free tiers.
     request, filtered = found.request, found.filtered
-    low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
+    low = [each.offer for each in filtered.doubted_as_requested if each.option == FAR_BELOW]
     if low:
         yield tell(
             "left_out_prices", offers=listing([name_of(each) for each in low], most=2), setting=ADMITTED_BY

@@ -134,10 +134,10 @@ class Candidates:
         delivered: Share of its throughput that an offer keeps: less than 1 on spot instances and private
             hosts, where work is lost. Every rate includes this factor.
         spread: Standard deviation of the logarithm of the scaling efficiency.
-        certain: Share of the rate's log interval width that remains without the difference between two cards
-            of a model: less than 1 only for the measured machine itself.
+        width_factor: Factor on the width of the rate's interval on a log scale. It is below 1 only for the
+            measured machine itself, which does not have the difference between two cards of one model.
         vcpu_limit: Rate at which the vCPUs prepare samples; infinite if unknown. They only have to keep up
-            while the GPUs work, so it also includes ``delivered``.
+            while the GPUs work, so this rate also includes ``delivered``.
         rate, rate_low, rate_high: The lower of the GPUs' rate and ``vcpu_limit``, with its interval.
         ratio_low, ratio_high: The interval of ``rate`` divided by the reference GPU's rate, times the
             expected rate of that GPU; an error that both have in common cancels.
@@ -157,7 +157,7 @@ class Candidates:
     pace: Floats
     delivered: Floats
     spread: Floats
-    certain: Floats
+    width_factor: Floats
     vcpu_limit: Floats
     rate: Floats
     rate_low: Floats
@@ -170,7 +170,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.offers)
 
-    def asking(self, **changes: Any) -> Self:
+    def with_request(self, **changes: Any) -> Self:
         """Return the same offers for a request with changed fields, such as another sort order."""
         return replace(self, request=msgspec.structs.replace(self.request, **changes))
 
@@ -178,7 +178,7 @@ class Candidates:
     def kind(self) -> Indices:
         """The kind of each offer. Offers of a kind have the same speed and startup; prices may differ."""
         # One number for each combination of the columns that affect speed or startup.
-        kinds = 2 * (2 * self.machine + (self.certain < 1)) + self.is_owned
+        kinds = 2 * (2 * self.machine + (self.width_factor < 1)) + self.is_owned
         for column in (self.delivered, self.spread, self.vcpu_limit):
             values, codes = np.unique(column, return_inverse=True)
             kinds = len(values) * kinds + codes
@@ -222,7 +222,7 @@ def candidates_of(
     vcpu_limit = _vcpu_limit(offers, delivered, photograph_share)
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
     prices = prices_of(offers, market)
-    certain = _remaining_width(speeds, offers, gpu)
+    width_factor = _width_factor(speeds, offers, gpu)
     return Candidates(
         request=request,
         offers=offers,
@@ -237,7 +237,7 @@ def candidates_of(
         pace=pace,
         delivered=delivered,
         spread=half_width / Z90,
-        certain=certain,
+        width_factor=width_factor,
         vcpu_limit=vcpu_limit,
         **_rates(
             speeds,
@@ -245,7 +245,7 @@ def candidates_of(
             gpu,
             rate=rate,
             half_width=half_width,
-            certain=certain,
+            width_factor=width_factor,
             vcpu_limit=vcpu_limit,
         ),
         prices=prices,
@@ -284,8 +284,8 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     return np.asarray(delivered_share(lost))
 
 
-def _remaining_width(speeds: Speeds, offers: Offers, gpu: Indices) -> Floats:
-    # Return the column ``certain`` of Candidates.
+def _width_factor(speeds: Speeds, offers: Offers, gpu: Indices) -> Floats:
+    # Return the column ``width_factor`` of Candidates.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # an unlisted device is always the measured one
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
@@ -302,13 +302,13 @@ def _rates(
     *,
     rate: Floats,
     half_width: Floats,
-    certain: Floats,
+    width_factor: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
     # Return the rates of instances with their intervals, and the intervals relative to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, exact_low, exact_high = _widths_over(reference_gpu, speeds)
-    below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
+    below, above = (np.hypot(width[gpu] * width_factor, half_width) for width in (down, up))
     ratio_below, ratio_above = (np.hypot(width[gpu], half_width) for width in (ratio_down, ratio_up))
     return {
         "rate": np.minimum(rate, vcpu_limit),
@@ -357,9 +357,9 @@ def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rates of the instances in these rows; in a draw, rows of one GPU share its speed."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
-    here = np.flatnonzero(pool.certain[rows] < 1)  # the measured card itself: only part of the error remains
+    here = np.flatnonzero(pool.width_factor[rows] < 1)  # the measured card itself, with less error
     error = pool.speeds.draws[pool.gpu[rows[here]]] / pool.speeds.samples_per_s[pool.gpu[rows[here]]][:, None]
-    rate[here] *= error ** (pool.certain[rows[here]] - 1)[:, None]
+    rate[here] *= error ** (pool.width_factor[rows[here]] - 1)[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # one scaling error, whatever the number of GPUs

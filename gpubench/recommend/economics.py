@@ -180,8 +180,8 @@ class Prices:
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    If the price of a card moves, the cost of all hardware with that card moves, in proportion to the share of
-    the cost that the cards account for.
+    If the price of a card moves, the cost of all hardware with that card moves, in proportion to the cards'
+    share of that cost.
     """
     every = Offers.of(offers)
     expected = every.price.copy()
@@ -199,8 +199,8 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
             expected[row], sigma[row] = _listing_price(listed, offer.gpu_count, asks, float(days[row]))
     sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
     spot = every.pricing.equals(Pricing.SPOT) & ~hosts
-    since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)  # 1 - kept^2 of _listing_price
-    sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(since_read))
+    kept = 0.5 ** (days[spot] / ASKS_HALF_LIFE_DAYS)  # as in ``_listing_price``
+    sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(1 - kept**2))
     # A number for each listing, 0 for other prices.
     listing = np.where(hosts, np.arange(1, len(every) + 1), 0)
     numbered = Column(listing, range(len(every) + 1))

@@ -57,9 +57,9 @@ class FilterResult:
         possible: Offers that pass, with any pricing.
         for_sale: Hardware to buy that would pass the filters.
         excluded: The excluded offers, with reasons.
-        doubted_as_asked: Offers with the requested pricing that were excluded for a doubtful price.
+        doubted_as_requested: Offers with the requested pricing that were excluded for a doubtful price.
         accepted: Offers ranked despite a doubtful price: the buyer's own, and admitted ones.
-        asked: Every provider's prices, to find doubtful ones.
+        asked_prices: Every provider's prices, to find doubtful ones.
         market: The day of the ranking, and what the expected prices depend on.
         owned: The machine behind each offer to own.
         machines: The same, plus the machines behind ``for_sale``.
@@ -70,9 +70,9 @@ class FilterResult:
     possible: Offers
     for_sale: Offers
     excluded: list[Exclusion]
-    doubted_as_asked: list[Exclusion]
+    doubted_as_requested: list[Exclusion]
     accepted: Offers
-    asked: AskedPrices
+    asked_prices: AskedPrices
     market: Market
     owned: Mapping[Offer, Ownership]
     machines: Mapping[Offer, Ownership]
@@ -84,7 +84,7 @@ class FilterResult:
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
-        return self.asked.doubt_in_short(offer) or old or self.asked.caution(offer)
+        return self.asked_prices.doubt_in_short(offer) or old or self.asked_prices.caution(offer)
 
 
 def sift(
@@ -111,19 +111,20 @@ def sift(
             each filter removed.
     """
     to_rent, machines = Offers.of(offers), {**for_sale, **owned}
-    asked, every = to_rent.once(AskedPrices), to_rent.joined(Offers.of(owned)) if owned else to_rent
+    asked_prices = to_rent.cached(AskedPrices)
+    every = to_rent.joined(Offers.of(owned)) if owned else to_rent
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    of_market = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
-    rented = every.where(of_market & ~every.is_owned)  # regardless of other filters
-    trusted, _, _ = leave_out_doubted(asked, rented, accept=request.accept_outliers)
+    # Expected prices depend on every offer on the market, whatever the request excludes.
+    of_market = every.kind.is_in(lambda kind: kind == "index" or kind not in NOT_RANKED) & ~every.is_owned
+    trusted, _, _ = leave_out_doubted(asked_prices, every.where(of_market), accept=request.accept_outliers)
     market = Market(today, asks_of(trusted), drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])
-    possible, doubted, accepted = leave_out_doubted(asked, possible, accept=request.accept_outliers)
-    paid_as_asked = payment_filters(request, every.pricing.present)
-    kept, otherwise_paid = apply(paid_as_asked, possible)
+    possible, doubted, accepted = leave_out_doubted(asked_prices, possible, accept=request.accept_outliers)
+    paid_as_requested = payment_filters(request, every.pricing.present)
+    kept, otherwise_paid = apply(paid_as_requested, possible)
     excluded += [*doubted, *otherwise_paid]
     _require(kept, every, excluded)
     return FilterResult(
@@ -132,9 +133,9 @@ def sift(
         possible=possible,
         for_sale=sold,
         excluded=excluded,
-        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer])[0])],
+        doubted_as_requested=[each for each in doubted if len(apply(paid_as_requested, [each.offer])[0])],
         accepted=accepted,
-        asked=asked,
+        asked_prices=asked_prices,
         market=market,
         owned=owned,
         machines=machines,
@@ -146,10 +147,10 @@ class CandidateFinder:
     """Determines which of the remaining offers can run the job, and how fast.
 
     Attributes:
-        request: The request; ``relative`` if no job can be assumed.
+        request: The request, with ``relative`` set if no job can be assumed.
         speeds: Speed of one GPU of each model.
-        without_room: Checks whether each of several GPUs has enough memory for its share of one job; None if
-            each GPU runs its own job.
+        why_no_room: Says why a job that several GPUs share does not fit in their memory; None if each GPU
+            runs its own job.
         work: The job; None if the request is ``relative``.
         scalings: Cache of each machine's scaling, by GPU key and number of GPUs.
     """
@@ -158,7 +159,7 @@ class CandidateFinder:
     filtered: FilterResult
     evidence: Evidence
     speeds: Speeds
-    without_room: Refuser | None
+    why_no_room: Refuser | None
     work: Work | None = None
     scalings: dict[tuple[str, int], Scaling] = field(default_factory=dict)
 
@@ -204,11 +205,11 @@ class CandidateFinder:
                 smaller = ", or a smaller batch (see `gpubench memory`)" if batch > 1 else ""
                 needs = f"{gpus_needed(part.fewest_gpus)}{smaller}"
                 return f"{workload} at batch {batch:,} may not fit on {there}: it {needs}"
-        if self.without_room is None or gpu_count == 1:
+        if self.why_no_room is None or gpu_count == 1:
             return None
         if spec is None:
             return f"how fast {gpu_count} of these share one job is unknown: they are not in the GPU table"
-        found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
+        found = (self.why_no_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
         return next(filter(None, found), None)
 
     def pool_of(self, offers: Offers) -> Candidates:
@@ -262,7 +263,7 @@ class Eligible:
 
     @property
     def request(self) -> RankRequest:
-        """The request; ``relative`` if no job can be assumed."""
+        """The request, with ``relative`` set if no job can be assumed."""
         return self.finder.request
 
     @property
@@ -295,11 +296,11 @@ class Eligible:
         pool, place_of = self.pool, np.empty(len(self), dtype=np.int64)
         place_of[self.order] = np.arange(len(self))
         sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
-        rows = {name: objective.first(pool.asking(sort=sort)) for name, sort in sorts.items()}
+        rows = {name: objective.first(pool.with_request(sort=sort)) for name, sort in sorts.items()}
         (time, _), fastest = objective.time_and_cost(pool, slice(None)), rows["fastest"]
         is_same = (pool.gpu == pool.gpu[fastest]) & (pool.count == pool.count[fastest])
         is_same &= time <= time[fastest] * (1 + objective.ALIKE)
-        rows["fastest"] = objective.first(pool.asking(sort="cost"), is_same)
+        rows["fastest"] = objective.first(pool.with_request(sort="cost"), is_same)
         return {name: int(place_of[row]) for name, row in rows.items()}
 
     @cached_property
@@ -356,8 +357,8 @@ def runnable_of(
     keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
-    without_room = evidence.without_room if request.one_job_over_all_gpus else None
-    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
+    why_no_room = evidence.why_no_room if request.one_job_over_all_gpus else None
+    finder = CandidateFinder(request, filtered, evidence, speeds, why_no_room)
     kept, unknown = finder.runnable(filtered.kept)
     kept, without = apply(rented_host_filters(evidence.host), kept)
     kept, dear = within_purchase_limit(request, kept, filtered.machines)

@@ -77,8 +77,8 @@ class Evidence:
     """The evidence: an answer for each workload and GPU, and the scaling to several GPUs.
 
     Attributes:
-        without_room: Checks whether each of several GPUs has enough memory for its share of one job; a share
-            may need more than the job on a single GPU. None if not checked.
+        why_no_room: Says why a job that several GPUs share does not fit in their memory; each GPU's share may
+            need more than the job on a single GPU. None if not checked.
         scaler: Returns the scaling of one job over several GPUs.
         independent: Returns the scaling of a separate job on each GPU; None if no run measured it.
         photographs: The workloads that train on decoded photographs, which the host must prepare.
@@ -89,7 +89,7 @@ class Evidence:
     answers: Mapping[str, Answers]
     scaler: Scaler
     independent: Scaler | None = None
-    without_room: Refuser | None = None
+    why_no_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
     usual_job: tuple[str, float] | None = None
     host: HostNeed = NOTHING_ASKED
@@ -103,7 +103,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
     profiles = profiles_of(request.workload_names, asked_recipe(request), precisions=[request.precision])
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
-    scaler, without_room = _sharers(request, questions, specs, runs)
+    scaler, why_no_room = _sharers(request, questions, specs, runs)
     one = next(iter(profiles.values()))
     usual = usual_job(one, one.task_for(request.task)) if len(profiles) == 1 else None
     images = 0.0 if request.samples is not None else request.epoch_samples or 0.0
@@ -111,7 +111,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=_side_by_side(runs),
-        without_room=without_room,
+        why_no_room=why_no_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=usual,
         host=need_of(profiles.values(), request.task, images),
@@ -181,7 +181,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     it at this batch size is the answer.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
-    final = {
+    final = {  # answers that the user's own runs do not replace
         key
         for key, answer in answers.items()
         if isinstance(answer, Estimate)
@@ -337,6 +337,7 @@ def _distance(question: Question, case: Case) -> int | None:
     )
     if not same_work or case.recipe != question.profile.recipe.at(case.precision):
         return None
+    # With the 4 below, each difference outweighs all lesser ones together.
     distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
     if question.precision == AMP:
         return distance if case.precision.is_amp else distance + 4

@@ -103,7 +103,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's properties for its row; an unknown property is None."""
+    """Return the properties of a GPU by name; an unknown property is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
@@ -290,7 +290,7 @@ REQUIREMENTS = (
         ("pcie_bytes_per_s",),
         lambda _, __: LEAST_PCIE_BYTES_PER_S,
         "its GPUs get {gigabytes:.2g} GB/s over PCIe, as on a one-lane riser",
-        "lanes of PCIe",
+        "PCIe bandwidth",
     ),
 )
 

@@ -83,9 +83,9 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
 
     The host's rate includes neither decoding nor the transfer to the GPU, so it is the best case.
     """
-    consumed, given = consumption.images_per_s, prepared.images_per_s
-    share = given / consumed
-    needed = math.ceil(consumed * prepared.workers / given)
+    consumed, supplied = consumption.images_per_s, prepared.images_per_s
+    share = supplied / consumed
+    needed = math.ceil(consumed * prepared.workers / supplied)
     extremes = ((prepared.low, consumption.high), (prepared.high, consumption.low))
     keeps_up = {None if host is None or gpu is None else host >= gpu for host, gpu in extremes}
     certain = len(keeps_up) == 1 and None not in keeps_up
@@ -103,7 +103,7 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
         fed=share >= 1,
         certain=certain,
         verdict=f"{consumption.workload} on {consumption.gpu} consumes {consumption.interval.text()} "
-        f"images/s; this CPU prepares {format_number(given)} images/s: {answer}{doubt}",
+        f"images/s; this CPU prepares {format_number(supplied)} images/s: {answer}{doubt}",
     )
 
 
@@ -111,12 +111,12 @@ def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
     """Return what each model consumes on each GPU at its best AMP precision, and the refusals."""
-    specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
+    specs, own = [require_spec(key) for key in gpu_keys], own_runs(results)
     answers = [
         (name, key, answer)
         for name in _CONSUMERS
         for key, answer in estimate.estimate(
-            question.Question(profile=profile_of(name)), specs, own=runs[0], reference=runs[1]
+            question.Question(profile=profile_of(name)), specs, own=own, reference=reference_runs()
         ).items()
     ]
     found = tuple(

@@ -180,12 +180,12 @@ def _with_reason(exclusion: Exclusion) -> str:
 
 
 def leave_out_doubted(
-    asked: AskedPrices, offers: Offers, *, accept: bool = False
+    asked_prices: AskedPrices, offers: Offers, *, accept: bool = False
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
     Args:
-        asked: Every provider's prices.
+        asked_prices: Every provider's prices.
         offers: The offers to split.
         accept: Whether to keep all doubtful prices.
 
@@ -193,17 +193,17 @@ def leave_out_doubted(
         The offers to keep, the others with the reasons, and those kept despite a doubtful price: the buyer's
             own, and admitted ones.
     """
-    doubted = asked.doubted(offers)
+    doubted = asked_prices.doubted(offers)
     if accept:
         return offers, [], offers.where(doubted)
-    accepted = offers.where(doubted & offers.by_user)
-    rejected = doubted & ~offers.by_user
+    rejected = asked_prices.left_out(offers)
+    accepted = offers.where(doubted & ~rejected)
     excluded = [
         Exclusion(
             offers,
             at,
-            FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE,
-            f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it",
+            FAR_BELOW if asked_prices.is_below(offers[at]) else FAR_ABOVE,
+            f"{asked_prices.doubt(offers[at])}; {ADMITTED_BY} ranks it",
         )
         for at in np.flatnonzero(rejected).tolist()
     ]
@@ -371,20 +371,20 @@ def filters_of(
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     named = _rankable_gpus(request.gpus, offers)
-    yield from _of_the_offer(request, offers, market, named)
+    yield from _offer_filters(request, offers, market, named)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
-    yield from _of_the_card(request, market, machines, named)
+    yield from _card_filters(request, market, machines, named)
 
 
-def _of_the_offer(
+def _offer_filters(
     request: RankRequest, offers: Offers, market: Market, named: Mapping[str, frozenset[str]]
 ) -> Iterator[Filter]:
     # Yield the filters on seller, region, GPU, number of GPUs, price and price age.
     filters = (
-        *_of_the_seller(request, offers),
+        *_seller_filters(request, offers),
         (request.gpus, _gpu_filter(named, offers)),
         (request.excluded, _exclusion_filter(request.excluded, offers)),
-        *_of_number_and_price(request, offers, market),
+        *_count_and_price_filters(request, offers, market),
     )
     yield from (each for is_asked, each in filters if is_asked)
 
@@ -398,7 +398,7 @@ def _is_owned(offer: Offer) -> bool:
     return offer.pricing is Pricing.OWNED
 
 
-def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
+def _seller_filters(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
     # Return pairs: whether a filter on provider, region or seller is requested, and the filter.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
@@ -456,7 +456,7 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
     )
 
 
-def _of_number_and_price(
+def _count_and_price_filters(
     request: RankRequest, offers: Offers, market: Market
 ) -> tuple[tuple[object, Filter], ...]:
     # Return pairs: whether a filter on number of GPUs, price or price age is requested, and the filter.
@@ -527,7 +527,7 @@ def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
     return Filter("--gpu", another, fields=("gpu_key", "gpu_count"), suspects=_not_of_the_buyer)
 
 
-def _of_the_card(
+def _card_filters(
     request: RankRequest,
     market: Market,
     machines: Mapping[Offer, Ownership],

@@ -127,8 +127,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     if row.hours.value is not None:
         what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
     known = [each.p_best for each in line.answers if each.p_best is not None]
-    chances = dict.fromkeys(map(format_chance, known))
-    if chances:
+    if chances := dict.fromkeys(map(format_chance, known)):
         what += f"; {' and '.join(chances)} chance of being best"
     return say(
         "headline", title=line.names, gpu=what_of(line.choice), seller=seller(line.choice.offer), what=what
@@ -240,8 +239,8 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
         possible.pricing.equals(Pricing.ON_DEMAND) & possible.gpu_key.equals(offer.gpu_key)
     )
     listed = [each for each in on_demand if each.kind != "marketplace" and not each.is_floor]
-    there = [each for each in listed if each.provider == offer.provider]
-    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (there, listed) if some]
+    same_seller = [each for each in listed if each.provider == offer.provider]
+    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (same_seller, listed) if some]
     if rivals:
         gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
         yield tell(

@@ -309,7 +309,7 @@ def _cost_of_billed(
 
 def cost_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
     """Return the expected cost of one job with a 90 % interval [USD]; unknown ends are NaN."""
-    return total_with_ends(pool.asking(hour_worth_usd=0.0), rows)
+    return total_with_ends(pool.with_request(hour_worth_usd=0.0), rows)
 
 
 def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
@@ -418,9 +418,9 @@ def wins_of(scores: Floats) -> Floats:
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     """Return rank and tie of each row; rows are in order of merit.
 
-    A band starts at its leader. It ends at the last row that ties with the leader, before the first row of
-    another GPU that does not. All rows of a band have the same rank; ``tie`` marks those that cannot be
-    distinguished from the leader. A more expensive offer of a GPU already in the band stays there unmarked.
+    A band is a leader, the rows that tie with it, and the rows in between with the GPU of the leader or of an
+    earlier tie. It ends at the last tie before the first row of another GPU that does not tie. All rows of a
+    band have the same rank. ``tie`` marks those that cannot be distinguished from the leader.
 
     Args:
         scores: (N, D) scores; row 0 is the best by its point estimate.
@@ -517,7 +517,7 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
 
     def p_by(sort: str) -> Floats:
         """Return P(best) in another sort order, for the same draws of the same rows."""
-        other = pool.asking(sort=sort)
+        other = pool.with_request(sort=sort)
         if sorted_by(other.request) == sorted_by(pool.request):
             return p_best
         chances = p_best.copy()
@@ -538,7 +538,7 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
 
 def costs_over(pool: Candidates, cheapest: int, others: Sequence[int]) -> list[Interval]:
     """Return the costs of other rows relative to the cheapest one, with 90 % intervals from the draws."""
-    by_cost = pool.asking(sort="cost")
+    by_cost = pool.with_request(sort="cost")
     rows = np.array([cheapest, *others])
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
     usd = -_drawn_merits(by_cost, rows, drawn_inputs(by_cost, rows), price=price)
@@ -564,16 +564,15 @@ def _contenders(pool: Candidates, order: Indices, detailed: int) -> tuple[Indice
         np.arange(len(order)), np.concatenate([places[:_FIRST_OF_KIND] for places in of_kinds])
     )
     sorts = (pool.request.sort, "cost", "value", "time")
-    may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
-    return np.flatnonzero(is_detailed | of_first & may_lead), ~(is_detailed | may_lead)
+    may_lead = np.logical_or.reduce([_may_lead(pool.with_request(sort=sort), order) for sort in sorts])
+    return np.flatnonzero(is_detailed | (of_first & may_lead)), ~(is_detailed | may_lead)
 
 
 def _may_lead(pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw.
 
-    The best that a row can reach in a draw is compared with the best that any row reaches at worst. Both are
-    bounds, from the extremes of a GPU's drawn speeds and ``_FARTHEST`` standard deviations of the other
-    errors.
+    It may be if its highest possible merit is at least the lowest possible merit of every row. Both bounds
+    take the extremes of a GPU's drawn speeds, and ``_FARTHEST`` standard deviations of the other errors.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))

@@ -208,7 +208,7 @@ def ownerships(
         MisuseError: If a quote cannot be parsed, or the power of its GPU is unknown.
     """
     quotes = [parse_owned(text, own_keys) for text in request.own if not is_a_host(text)]
-    if len(quotes) < len(request.own):
+    if len(quotes) < len(request.own):  # the buyer has a PC for the cards
         request = msgspec.structs.replace(request, host_usd=0.0)
     assumable = [name for name, (_, field) in _ASSUMABLE.items() if not (field and request.was_given(field))]
     found = [
@@ -348,7 +348,9 @@ def _price_note(price: CardPrice) -> str:
     return f"{what}; {price.source}{terms}"
 
 
-def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
+def with_utilization(
+    machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest
+) -> list[Ownership]:
     """Return the machines, each with the utilization that follows from the jobs per month.
 
     4 jobs of 73 h take 4 x 73 / 730 = 40 % of all hours. Independent jobs use one card each, so on two cards
@@ -417,7 +419,7 @@ def _session(pool: Candidates, machine: int) -> Candidates:
     jobs = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or jobs <= 1:
         return pool
-    session = pool.asking(egress_usd=pool.request.egress_usd * jobs)
+    session = pool.with_request(egress_usd=pool.request.egress_usd * jobs)
     return replace(session, work=replace(work, samples=work.samples * jobs))
 
 

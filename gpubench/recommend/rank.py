@@ -42,13 +42,13 @@ from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
 from gpubench.recommend import objective
-from gpubench.recommend.answer import answered, facts, work_done
+from gpubench.recommend.answer import facts, first_screen_choices, work_done
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
-from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
+from gpubench.recommend.owning import Ownership, against_rent, offer_of, ownerships, with_utilization
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
     Chosen,
@@ -126,7 +126,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
-        machines = at_work(machines, first.rows, request)
+        machines = with_utilization(machines, first.rows, request)
     notes = [
         *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
         *_set_aside(table, request.offers),
@@ -199,14 +199,14 @@ def _machines(
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
     # Yield how many rows of the user's table and of others were set aside, and how to list them.
-    theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
-    if theirs:
+    own_rows = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
+    if own_rows:
         rows = (
-            f"{count(len(theirs), 'row')}, {'including ' if len(theirs) > 1 else ''}"
-            f"{plain(theirs[0].row)} ({plain(theirs[0].reason)})"
+            f"{count(len(own_rows), 'row')}, {'including ' if len(own_rows) > 1 else ''}"
+            f"{plain(own_rows[0].row)} ({plain(own_rows[0].reason)})"
         )
         yield tell("set_aside", rows=rows, file=shlex.quote(str(own)))
-    if others := len(table.set_aside) - len(theirs):
+    if others := len(table.set_aside) - len(own_rows):
         yield tell("others_set_aside", rows=count(others, "row"))
 
 
@@ -330,15 +330,18 @@ def judge_offers(
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})
     row_at = dict(zip(in_order, rows_of(found, in_order), strict=True))
     ranking = _answer(found, row_at, priced, shown)
-    buys = found.is_owned.all()
     told = [
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
         *on_commitments(found),
         *on_evidence(found, ranking),
-        *on_interruptions(request, [each.offer for each in answered(ranking)]),
+        *on_interruptions(request, [each.offer for each in first_screen_choices(ranking)]),
         *facts(found, priced, ranking),
-        *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
+        *(
+            _jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced))
+            if found.is_owned.all()
+            else ()
+        ),
     ]
     return msgspec.structs.replace(ranking, sentences=_sentences_of(told))
 
@@ -473,15 +476,15 @@ def check(request: RankRequest) -> RankRequest:
         MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict each
             other.
     """
-    request = _at_its_task(request)
-    errors = (*_of_the_task(request), *_of_money(request), *_of_the_job(request), *_of_the_mix(request))
+    request = _with_its_task(request)
+    errors = (*_task_errors(request), *_money_errors(request), *_job_errors(request), *_mix_errors(request))
     for is_wrong, why in errors:
         if is_wrong:
             raise MisuseError(why)
     return request
 
 
-def _at_its_task(request: RankRequest) -> RankRequest:
+def _with_its_task(request: RankRequest) -> RankRequest:
     """Return the request, with inference as the task if the workload is never trained.
 
     Raises:
@@ -495,7 +498,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     return msgspec.structs.replace(request, task="infer")
 
 
-def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _task_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     # Return each possible error about the task: whether it applies, and its text. The functions below return
     # the other errors in the same form.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
@@ -512,7 +515,7 @@ def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_money(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _money_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
     return (
         *(
@@ -539,7 +542,7 @@ def _of_money(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_the_job(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _job_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
     a_month = asked.jobs_per_month is not None
     return (
@@ -588,7 +591,7 @@ def _of_the_job(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_the_mix(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _mix_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     if not asked.mix:
         return ()
     bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]

@@ -48,8 +48,9 @@ _STARTUP_MINUTES = 10.0
 
 # Assumed upload rate to a rented machine: an office connection, or one stream from object storage.
 _UPLOAD_MBIT_PER_S = 100.0
+_MBIT_PER_GB = 8000.0
 
-# Assumed: in nine of ten cases, a startup is at most this many times longer or shorter.
+# Assumed: in nine of ten cases, a startup takes at most this many times longer or shorter than expected.
 _STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
@@ -480,11 +481,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def rented_startup_minutes(self) -> float:
         """Billed time on a rented machine before the first step [min]."""
         start = _STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
-        return start + (self.dataset_gb or 0.0) * 8000 / _UPLOAD_MBIT_PER_S / 60
+        return start + (self.dataset_gb or 0.0) * _MBIT_PER_GB / _UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
-        """In nine of ten cases, a startup is at most this many times longer or shorter.
+        """In nine of ten cases, a startup takes at most this many times longer or shorter than expected.
 
         It is 1 if the startup time was given and no data is uploaded.
         """
@@ -498,7 +499,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work repeated on spot machines: as given, or else for one interruption in 24 h."""
+        """Share of the work repeated on spot machines: as given, else that of one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost

@@ -133,7 +133,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
     # Return an offer that mentions any doubt about its price at the start of its note.
-    doubt = found.filtered.asked.doubt_in_short(offer) if len(found.filtered.accepted) else None
+    doubt = found.filtered.asked_prices.doubt_in_short(offer) if len(found.filtered.accepted) else None
     if doubt is None:
         return offer
     note = f"price {doubt}"
@@ -388,7 +388,7 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
     None if the cheapest of all offers is a cloud's or owned hardware, or there is no cloud offer.
     """
-    by_cost = found.pool.asking(sort="cost")
+    by_cost = found.pool.with_request(sort="cost")
     first = objective.first(by_cost)
     of_cloud = found.pool.offers.seller.equals("cloud") & ~found.pool.is_owned
     if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
@@ -447,7 +447,7 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
     pool = found.finder.within_limits(by_the_hour)[0]
     if not len(pool):
         return None
-    order = objective.order(pool.asking(sort="cost"))
+    order = objective.order(pool.with_request(sort="cost"))
     table = _in_order(found, pool, order)
     return choice_of(found, _first_row(table), table)
 

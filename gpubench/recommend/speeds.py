@@ -358,7 +358,8 @@ def _whole_on_each(
     measured: Sequence[Run],
     peaks: Sequence[Reading],
 ) -> Sharing:
-    # Return whether a job fits if each GPU holds all weights and the buckets for exchanging gradients.
+    # Return how a job fits, or why it does not, if each GPU holds all weights and the buckets for exchanging
+    # gradients.
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
@@ -405,7 +406,7 @@ def efficiency_of(
         return found
     question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
     model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=mode is ParallelMode.FSDP)
-    return Scaling(model.efficiency, model.low, model.high, model.basis)
+    return Scaling(*model, MODELED)
 
 
 def measured_efficiency(
@@ -452,14 +453,13 @@ def _measured_together(
 def _efficiency(
     runs: Sequence[Run], several: Case, gpu_key: str, unfit: frozenset[FindingKind]
 ) -> Scaling | None:
-    gpu_count = several.gpu_count
     found = [_usable(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
     if not all(found):
         return None
     alone, together = (measurements[-1] for measurements in found)  # the newest
     if not alone.samples_per_s or not together.samples_per_s:
         return None
-    likely = together.samples_per_s / gpu_count / alone.samples_per_s
+    likely = together.samples_per_s / several.gpu_count / alone.samples_per_s
     return None if likely > _MOST_EFFICIENT else _measured(likely, alone, together)
 
 

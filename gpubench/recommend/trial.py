@@ -42,7 +42,7 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-# Minutes for starting the machine and installing torch, for idling before shutdown, and after a time limit.
+# Minutes to start the machine and install torch, to idle before shutdown, and of grace after a time limit.
 _SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
 # No machine is rented at more than this many times the ranked price.
 _PRICE_SLACK = 1.25
@@ -277,15 +277,15 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
 def why_not(row: Row, tool: str) -> str | None:
     """Return why a tool cannot try a row; None if it can."""
     cloud = clouds().get(row.provider, {})
-    is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
+    is_sky_spot, tool_name = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
     reasons = (
         (row.basis == "measured", "it has been measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not rented by the hour"),
-        (not cloud.get(tool), f"{called} does not rent from {plain(row.provider, 40)}"),
+        (not cloud.get(tool), f"{tool_name} does not rent from {plain(row.provider, 40)}"),
         (is_sky_spot and cloud.get("spot") == "no", "SkyPilot does not rent spot machines there"),
         (
             not accelerator(row.provider, row.gpu_key, tool),
-            f"{called} has no name for this GPU there",
+            f"{tool_name} has no name for this GPU there",
         ),
     )
     return next((words for applies, words in reasons if applies), None)

@@ -89,7 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.rows if row.slower_than(tolerance))
 
     def failed(self, tolerance: float | None) -> tuple[Row | Broken, ...]:
-        """Return failed cases: slower by more than ``tolerance``, or broken in B; none if it is None."""
+        """Return the cases that are slower by more than ``tolerance`` or broken in B; none without one."""
         return () if tolerance is None else (*self.slower(tolerance), *self.broken)
 
     def undecided(self, tolerance: float | None) -> tuple[Row, ...]:
@@ -160,7 +160,7 @@ def _row(a: Measurement, b: Measurement) -> Row:
 
 
 def share_words(share: float) -> str:
-    """Format a share as a percentage, with as many digits as it has.
+    """Format a share as a percentage with at most four digits.
 
     >>> share_words(0.03), share_words(0.025)
     ('3 %', '2.5 %')
@@ -169,7 +169,7 @@ def share_words(share: float) -> str:
 
 
 def _launch_remarks(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
-    """Warn about intervals from a single process: identical code has given a ratio of 1.04 (1.01 to 1.07)."""
+    """Warn about a single launch: two such runs of the same code gave a ratio of 1.04 (1.01 to 1.07)."""
     named = zip(("A", "B"), good, strict=True)
     alone = [name for name, rows in named if any(rows[case].within_one_process for case in common)]
     if not alone:
@@ -197,22 +197,22 @@ def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
             name: (getattr(a.device, name), getattr(b.device, name))
             for name in ("power_limit_w", "ecc_enabled")
         }
-    then, now = a.environment.variables, b.environment.variables
+    of_a, of_b = a.environment.variables, b.environment.variables
     conditions |= {
-        name: (then.get(name, "not set"), now.get(name, "not set")) for name in sorted(then.keys() | now)
+        name: (of_a.get(name, "not set"), of_b.get(name, "not set")) for name in sorted(of_a.keys() | of_b)
     }
     remarks += [
         f"{plain(name)} differs: A {plain(str(first))}, B {plain(str(second))}"
         for name, (first, second) in conditions.items()
         if first != second
     ]
-    alone = {
+    left_out = {
         name: ", ".join(plain(m.label) for m in run.measurements if m.case not in compared)
         for name, run in (("A", a), ("B", b))
     }
     remarks += [
         f"not measured in both, so not compared: {labels} (in {name})"
-        for name, labels in alone.items()
+        for name, labels in left_out.items()
         if labels
     ]
     return remarks

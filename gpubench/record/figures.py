@@ -46,7 +46,7 @@ COLD_COSTS = (
 
 
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Return the spread of the seconds per step over rounds and launches, by the names in ``SPREAD``.
+    """Return how the seconds per step vary over rounds and launches: the statistics named in ``SPREAD``.
 
     Outliers are counted within each launch, since launches may differ in speed. They are never removed.
     """

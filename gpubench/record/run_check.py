@@ -29,7 +29,7 @@ from gpubench.units import plain
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
     """A finding about a run: a ``problem`` makes the run less trustworthy, a ``note`` does not.
 
-    It is about a case, or a micro-benchmark (by name and size), or else about the entire run.
+    Without a ``case`` or a ``micro`` (name and size of a micro-benchmark), it is about the entire run.
     """
 
     weight: Literal["problem", "note"]
@@ -57,7 +57,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    # In a run, rows get the findings that follow from comparing them, so the judged rows are put into one.
+    # Rows in a run also get the findings that follow from comparing them with each other.
     measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
     cases = len(measurements) + len(run.quality)
     return RunCheck(run_id=run.run_id, cases=cases, issues=tuple(_issues(run, measurements)))
@@ -117,7 +117,7 @@ def _issue(finding: Finding, case: Case | None = None) -> Issue:
         weight="problem" if finding.kind in DOUBTFUL else "note",
         case=case,
         kind=finding.kind,
-        text=describe(Finding(kind=finding.kind)),
+        text=describe(Finding(kind=finding.kind)),  # value and limit have their own fields
         value=finding.value,
         limit=finding.limit,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -94,24 +95,31 @@ def broken_rule(run: Run) -> str | None:
 
 
 def _broken(run: Run) -> Iterator[str]:
-    yield from _of_times(run)
+    yield from _wrong_in_times(run)
     for result in run.micro:
-        yield from (f"micro-benchmark {plain(micro_name(result))}: {what}" for what in _of_micro(result))
+        yield from (
+            f"micro-benchmark {plain(micro_name(result))}: {what}" for what in _wrong_in_micro(result)
+        )
     for row in run.quality:
         where = f"the training of {plain(row.case.workload, 80)} to a target quality"
-        yield from (f"{where} has {what}" for what in _of_quality(row))
+        yield from (f"{where} has {what}" for what in _wrong_in_quality(row))
     for index, measurement in enumerate(run.measurements):
         where = f"measurement {index}"
         case = measurement.case
-        yield from (f"{where} has {what}" for what in _of_case(case))
+        yield from (f"{where} has {what}" for what in _wrong_in_case(case))
         for launch in measurement.launches:
-            found = _of_launch(launch, run.device.power_limit_w, case.gpu_count)
+            found = _wrong_in_launch(launch, run.device.power_limit_w, case.gpu_count)
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         if measurement.status is Status.OK and measurement.samples_per_s is None:
             yield f"{where}: status ok without a single timed round"
+    measured = Counter(each.case for each in run.measurements if each.status is Status.OK)
+    twice = {case for case, times in measured.items() if times > 1}
+    yield from (
+        f"measured twice: {plain(each.label, 160)}" for each in run.measurements if each.case in twice
+    )
 
 
-def _of_times(run: Run) -> Iterator[str]:
+def _wrong_in_times(run: Run) -> Iterator[str]:
     # Times without a zone cannot be compared with the others.
     began = (launch.began_at for measurement in run.measurements for launch in measurement.launches)
     for stamp in (run.started_at, run.finished_at, *began):
@@ -123,15 +131,15 @@ def _of_times(run: Run) -> Iterator[str]:
             yield f"{plain(str(stamp), 80)!r} is not an ISO 8601 time with a time zone"
 
 
-def _of_case(case: Case) -> Iterator[str]:
+def _wrong_in_case(case: Case) -> Iterator[str]:
     if case.node_count > case.gpu_count:
         yield f"{case.gpu_count} GPUs on {case.node_count} nodes"
 
 
-def beyond_belief(run: Run) -> str | None:
-    """Return why a row with status ok is invalid; None if there is none.
+def why_invalid(run: Run) -> str | None:
+    """Return why the first invalid row with status ok is invalid; None if there is no such row.
 
-    In the user's own runs, that row is kept as invalid; a run from another machine is refused. Rates are
+    A run from another machine is then refused; a run of the user keeps the row, marked as invalid. Rates are
     compared with the peaks and FLOPs in the installed tables, because the file may state others.
     """
     from gpubench.measure import checks  # loads the probe, which a ranking does not need
@@ -153,8 +161,8 @@ def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement
 
     case, shipped = row.case, load_profiles().get(row.case.workload)
     profile = shipped and shipped.at(case.recipe)
-    is_known = profile is not None and profile.version == case.workload_version
-    known = planned_case(case.workload, profile, case) if profile and is_known else row
+    is_current = profile is not None and profile.version == case.workload_version
+    known = planned_case(case.workload, profile, case) if profile and is_current else row
     return msgspec.structs.replace(
         row,
         peak_flops_per_s=capability.peak_flops_per_s(device, case.precision) or row.peak_flops_per_s,
@@ -164,8 +172,8 @@ def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement
     )
 
 
-def _of_quality(row: TimeToQuality) -> Iterator[str]:
-    yield from _of_case(row.case)
+def _wrong_in_quality(row: TimeToQuality) -> Iterator[str]:
+    yield from _wrong_in_case(row.case)
     if len({run.seed for run in row.runs}) < len(row.runs):
         yield "the same seed twice"
     for run in row.runs:
@@ -175,7 +183,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
             yield "a quality marked as reached but without a value"
 
 
-def _of_micro(result: MicroResult) -> Iterator[str]:
+def _wrong_in_micro(result: MicroResult) -> Iterator[str]:
     # Check that a stored figure is within its interval, and follows from its repetitions if all are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
@@ -187,8 +195,8 @@ def _of_micro(result: MicroResult) -> Iterator[str]:
             yield f"its repetitions give {value:.6g}, but it states {result.value:.6g}"
 
 
-def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> Iterator[str]:
-    yield from _of_region(launch)
+def _wrong_in_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> Iterator[str]:
+    yield from _wrong_in_region(launch)
     if (launch.peak_reserved_bytes or math.inf) < (launch.peak_memory_bytes or 0):
         yield f"{launch.peak_reserved_bytes} B reserved, but {launch.peak_memory_bytes} B allocated"
     if launch.energy_j and launch.energy_region_s and power_limit_w:
@@ -197,7 +205,7 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
             yield f"mean power of {each_w:.0f} W on a card limited to {power_limit_w:.0f} W"
 
 
-def _of_region(launch: Launch) -> Iterator[str]:
+def _wrong_in_region(launch: Launch) -> Iterator[str]:
     """Yield the stored counts, durations and energies that contradict the rounds or the counter."""
     steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
     if launch.timed_steps is not None and launch.timed_steps != steps:

@@ -161,7 +161,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         yield "its device is not in the GPU table"
     if not any(row.status is Status.OK for row in run.measurements):
         yield "it contains no figure for a shipped workload"
-    if broken := run_file.beyond_belief(run):
+    if broken := run_file.why_invalid(run):
         yield f"it cannot be true: {broken}"
     for issue in run_check.check_run(run).issues:
         if issue.weight == "problem":

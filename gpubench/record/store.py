@@ -1,8 +1,9 @@
 """The results folder: one JSON file per run, replaced atomically; its contents are untrusted until checked.
 
-A run has one writer, which holds a kernel lock on a file next to the device folders; the lock ends with the
-process. On a file system or platform without kernel locks, the process that created that file holds the run.
-If a killed process leaves the lock file behind, the user must delete it, as the message says.
+A run has one writer, which holds a kernel lock on a file in ``runs``, next to the folders of the devices; the
+lock ends with the process. On a file system or platform without kernel locks, the process that created that
+file holds the run. If a killed process leaves the lock file behind, the user must delete it, as the message
+says.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpubench.files import (
 from gpubench.folders import data_path, require_folder, results_root
 from gpubench.groups import grouped
 from gpubench.models import Run
-from gpubench.record.run_file import MAX_FILE_BYTES, beyond_belief, is_safe_name, read_run
+from gpubench.record.run_file import MAX_FILE_BYTES, is_safe_name, read_run, why_invalid
 from gpubench.units import Seconds, format_bytes, format_duration, plain
 
 if sys.platform != "win32":
@@ -196,8 +197,8 @@ def id_of(run: Run) -> str:
 def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     """Return the files stored under a run's id, in all device folders.
 
-    Ids are not case-sensitive. The folder may differ, because a file may have been moved or the key of its
-    device may have changed.
+    Ids are not case-sensitive. A file may be in the folder of another device, because it was moved or because
+    the key of its device changed.
 
     Raises:
         StorageError: If a folder cannot be searched, so the answer is unknown.
@@ -305,9 +306,9 @@ def read_runs(root: Path, *, newest: int | None = None) -> StoredRuns:
         MisuseError: If ``root`` exists and is not a folder.
     """
     require_folder(root)
-    own = _has_runs(root)
+    is_ours = _has_runs(root)
     problems: list[str] = []
-    files = [path for path in run_files(root, problems.append) if own or _is_run_name(path.name)]
+    files = [path for path in run_files(root, problems.append) if is_ours or _is_run_name(path.name)]
     of_device = grouped((path.parent, path) for path in files).values()
     first = None if newest is None else -newest
     chosen = [path for paths in of_device for path in sorted(paths, key=attrgetter("name"))[first:]]
@@ -354,8 +355,8 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
     try:
         return read_run(path)
     except BadContentError as error:
-        own = _has_runs(root) and _is_run_name(path.name)
-        problems.append(f"{error}{_set_aside(root / 'runs', path) if own else ''}")
+        is_ours = _has_runs(root) and _is_run_name(path.name)
+        problems.append(f"{error}{_set_aside(root / 'runs', path) if is_ours else ''}")
     except MisuseError as error:
         problems.append(str(error))
     return None
@@ -462,7 +463,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     top = root / "runs" if _has_runs(root) else root
     for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
-        below = [] if Path(folder) != top else names  # runs may be next to the device folders
+        below = [] if Path(folder) != top else names  # only ``top`` and the device folders have runs
         names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
@@ -511,7 +512,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
         for path in run_files(source, added.refused.append) if source.is_dir() else (source,):
             try:
                 run = read_run(path)
-                if broken := beyond_belief(run):
+                if broken := why_invalid(run):
                     added.refused.append(f"{path.name} cannot be true: {broken}")
                     continue
                 with writing(root, run):
@@ -560,6 +561,6 @@ def _with_origin(run: Run, path: Path) -> Run:
 
 
 def _content(run: Run) -> bytes:
-    # Two files are the same run if they differ only in layout, in the case of the id, or in who added them.
-    alike = msgspec.structs.replace(run, run_id=run.run_id.casefold(), added_from=None)
-    return msgspec.json.encode(alike)
+    # Two files are the same run if they differ only in layout, in the case of the id, or in ``added_from``.
+    normalized = msgspec.structs.replace(run, run_id=run.run_id.casefold(), added_from=None)
+    return msgspec.json.encode(normalized)

@@ -221,7 +221,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
     described = ownerships(market, mean_power_w(runs), today, _own_keys(runs))
     own = {_machine(each.gpu_count, each.gpu_key) for each in described if not each.purchase_usd}
     to_choose = {_machine(count, key) for key in keys for count in _HAVE_COUNTS} - own
-    # In a request to buy, a quote would replace the prices of its card.
+    # A request to buy would take these machines as quotes, which replace the prices of their cards.
     choosing = msgspec.structs.replace(
         market, own=tuple(sorted(to_choose)), rent_or_buy=None, max_purchase_usd=None
     )
@@ -284,8 +284,10 @@ def _case(
     # The page shows a job in hours of one GPU as a round number of samples.
     in_gpu_hours = work.reference is not None
     samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
-    is_own = pool.certain < 1  # the user's measured card: its interval omits the difference between two cards
-    certain = dict(zip(pool.gpu[is_own].tolist(), pool.certain[is_own].tolist(), strict=True))
+    is_own = (
+        pool.width_factor < 1
+    )  # the user's measured card: its interval omits the difference between two cards
+    certain = dict(zip(pool.gpu[is_own].tolist(), pool.width_factor[is_own].tolist(), strict=True))
     names = [part.case.workload for part in finder.speeds.parts[0]]
     precisions = [precisions_of(parts) for parts in finder.speeds.parts]
     usual = max(precisions, key=precisions.count)
@@ -315,7 +317,8 @@ _CHOICES = {each.words: str(each) for each in Precision}
 
 
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
-    # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
+    # Return each machine: GPU, count, pace (rate per GPU over one GPU's), spread at clouds and at hosts, and
+    # whether its scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
     machines: dict[int, list[Any]] = {}
     for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):

@@ -219,7 +219,7 @@ def gather(
         problem = str(error)
     if ranking is not None:
         today = date.fromisoformat(ranking.as_of)  # later than today's date if some prices are newer
-    runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
+    runs = {run.run_id: run for run in (*stored.runs, *filter(None, [chosen]))}
     return ReportData(
         today=today,
         runs=newest_first(runs.values()),
@@ -347,7 +347,7 @@ def rate_of(measurement: Measurement) -> str:
 
 def case_words(case: Case) -> str:
     """Return a case in words: task, precision, execution, batch, layout."""
-    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
+    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} processes"
     return (
         f"{workload_name(case)}, {'training' if case.task == 'train' else 'inference'}, "
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout_words(case)}{gpus}"
@@ -384,7 +384,7 @@ def distinguishing_settings(cases: Iterable[Case]) -> Callable[[Case], tuple[str
 
 
 def _job_and_recipe(case: Case) -> tuple[str, ...]:
-    gpus = () if case.gpu_count == 1 else (f"{case.gpu_count} GPUs",)
+    gpus = () if case.gpu_count == 1 else (f"{case.gpu_count} processes",)
     return (*gpus, *case.setup_words)
 
 

@@ -331,7 +331,7 @@ def _cpu(device: DeviceProfile, host: Host) -> list[Part]:
 
 
 def _host(host: Host) -> list[Part]:
-    build = f"CUDA {host.torch_cuda}" if host.torch_cuda else "ROCm" if host.torch_hip else "CPU only"
+    build = f"CUDA {host.torch_cuda}" if host.torch_cuda else ("ROCm" if host.torch_hip else "CPU only")
     visible = host.cuda_visible_devices
     facts = {
         "system": f"{host.os}, Python {host.python}",

@@ -403,26 +403,26 @@ def frameworks(data: ReportData) -> list[Part]:
 
 
 def together(data: ReportData) -> list[Part]:
-    """Compare several GPUs in one data-parallel job with a single one."""
+    """Compare several processes, one per GPU or all on one CPU, with a single one."""
     pairs = scaling_effects(data.results)
     modes = {pair.result.case.parallel_mode for pair in pairs}
     words = {
-        ParallelMode.FSDP: " With fsdp every GPU holds a share of the weights and fetches the rest.",
+        ParallelMode.FSDP: " With fsdp every process holds a share of the weights and fetches the rest.",
         ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: any loss comes from sharing the host.",
     }
     what = (
-        "In a data-parallel job every GPU has its own batch and the same weights, and each step averages the "
-        "gradients. Efficiency is the throughput per GPU over that of a single GPU."
+        "In a data-parallel job every process (one per GPU) has its own batch and the same weights, and each "
+        "step averages the gradients. Efficiency is the throughput per process over that of a single one."
     )
     return explained(
         what + "".join(said for mode, said in words.items() if mode in modes),
-        "Throughput of several GPUs, and its ratio to a single GPU's",
+        "Throughput of several processes, and its ratio to a single one's",
         pairs,
         text(
             "Case",
             lambda p: f"{workload_name(p.result.case)}\n{p.result.case.precision.value} {_batch_each(p)}",
         ),
-        number("GPUs", lambda p: str(p.result.case.gpu_count)),
+        number("Processes", lambda p: str(p.result.case.gpu_count)),
         text(
             "How",
             lambda p: (
@@ -440,7 +440,7 @@ def together(data: ReportData) -> list[Part]:
 
 def _batch_each(pair: Effect) -> str:
     mine, theirs = pair.result.case.batch_size, pair.baseline.case.batch_size
-    return f"batch {mine} per GPU" if mine == theirs else f"batch {mine} per GPU, {theirs} on one"
+    return f"batch {mine} each" if mine == theirs else f"batch {mine} each, {theirs} alone"
 
 
 def threads(data: ReportData) -> list[Part]:
@@ -619,7 +619,7 @@ def screen(data: ReportData) -> list[Part]:
         ),
         number("Speedup, 95 % interval", lambda s: s.words),
     )
-    return [*parts, gains] if sure else [*parts, *amp(data)[:1]]
+    return [*parts, gains] if sure else [*parts, *amp(data)[:1]]  # the sentence alone
 
 
 def _render(data: ReportData) -> Block | None:

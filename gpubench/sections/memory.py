@@ -57,9 +57,9 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         text("Memory", lambda row: row[0]),
         number("Likely (95 %)", lambda row: row[1].by(format_bytes)),
     )
-    card = f"on {gpu_name(answer.gpu_key)}, based on " if len(answer.cards) > 1 else "based on "
+    on_card = f"on {gpu_name(answer.gpu_key)}, based on " if len(answer.cards) > 1 else "based on "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-    yield Paragraph(text=capitalized(f"{shared}{card}{_basis(need)}."), tone="note")
+    yield Paragraph(text=capitalized(f"{shared}{on_card}{_basis(need)}."), tone="note")
     yield table(
         "Parts, at the peak of the step",
         _PARTS,
@@ -106,9 +106,10 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         size = least and format_bytes(least.card.listed_bytes)
         smallest = f"; on the smallest of them ({size}) at batch {least.most_text()} at most" if least else ""
         yield f"{answer.label} {answer.fits_on()}{smallest}; needs {answer.need.device.by(format_bytes)}"
-    for refusal in answer.refused if by_name else ():
+        return
+    for refusal in answer.refused:
         yield f"{gpu_name(refusal.gpu_key)}: no answer: {refusal.reason}"
-    for card in answer.cards if by_name else ():
+    for card in answer.cards:
         fit, batch = card.fit, f"batch {answer.case.batch_size:,}"
         if fit.fits or fit.ran:
             most = f"; largest batch {fit.most_text()}" if fit.fits else ""
@@ -122,10 +123,7 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
     from gpubench.predict.capacity import EXPLANATION, MOST_CONTEXT
 
     ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
-    by_model = {
-        model: {each.way: each.context_tokens for each in capacity.rooms if each.model == model}
-        for model in dict.fromkeys(each.model for each in capacity.rooms)
-    }
+    context = {(each.model, each.way): each.context_tokens for each in capacity.rooms}
 
     def cell(tokens: int) -> str:
         return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"
@@ -136,7 +134,10 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
         Table(
             caption=f"{card}: the largest context of one sequence, in tokens",
             columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
-            rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
+            rows=tuple(
+                (model, *(cell(context[model, way]) for way in ways))
+                for model in dict.fromkeys(model for model, _ in context)
+            ),
         ),
         Paragraph(text=" ".join((EXPLANATION, *said)), tone="note"),
     )

@@ -32,6 +32,7 @@ from gpubench.units import (
     format_percent,
     format_si,
     plain,
+    span,
 )
 
 MOST_RUNS = 6
@@ -198,8 +199,7 @@ def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
     paid = cold_costs(result.measurement for result in data.results)
     costs = ", ".join(
-        f"{name.replace('_', ' ')} {' to '.join(dict.fromkeys(map(format_duration, ends)))}"
-        for name, ends in paid.items()
+        f"{name.replace('_', ' ')} {span([*map(format_duration, ends)])}" for name, ends in paid.items()
     )
     failures = table(
         "Tried but not measured",
@@ -236,7 +236,7 @@ def _rounds_table(results: Sequence[Result]) -> Table:
 def _rounds(m: Measurement) -> str:
     rounds = [each for launch in m.launches for each in launch.accepted]
     steps = sorted({each.steps for each in rounds})
-    between = " to ".join(map(str, dict.fromkeys((*steps[:1], *steps[-1:])))) or UNKNOWN
+    between = span([*map(str, steps)]) or UNKNOWN
     return f"{len(rounds)} × {between}\n{format_duration(sum(each.wall_s for each in rounds))}"
 
 

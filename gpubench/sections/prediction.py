@@ -153,9 +153,9 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 def _published(answers: Predictions) -> Iterator[str]:
     # Yield the published readings of the cards; for many cards, only how many have one.
     read = [each for each in answers.estimates if each.published]
-    for each in read if len(answers) <= MOST_ROWS else ():
-        yield f"{gpu_name(each.gpu_key)}: {each.published}"
-    if len(answers) > MOST_ROWS and read:
+    if len(answers) <= MOST_ROWS:
+        yield from (f"{gpu_name(each.gpu_key)}: {each.published}" for each in read)
+    elif read:
         yield f"{count(len(read), 'card')} with a published reading of this workload: select one with --gpu"
 
 

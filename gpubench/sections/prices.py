@@ -33,7 +33,7 @@ from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.owning import assumed_of, must_work, payback
 from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections.data import ReportData
-from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
+from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain, span
 
 MOST_ROWS = 12
 _OWN = "`gpubench rank --have` takes your own figures."
@@ -111,7 +111,7 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
             optional=1,
         ),
         number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
-        # the name of a rental has its pricing, unless it is on demand
+        # the name of a rental includes its pricing, unless it is on demand
         text(
             "Against",
             lambda each: (
@@ -254,13 +254,12 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
 def about_mlperf() -> str:
     """Describe the table of published runs: scope, rounds and limits."""
     known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
-    span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
     return (
         "Time to train to the target quality, as published by the submitters, who tuned their own software "
-        f"for their own machine. Rounds: {span}; later ones are not in the table. Neither predictions nor "
-        "the ranking use these times, but scaling over several GPUs is fitted to published jobs, some from "
-        "MLPerf Training. The table shows the fastest run of each GPU in its newest round. A run's cost is "
-        "its hours times today's cheapest on-demand cloud price for as many GPUs, without startup. "
+        f"for their own machine. Rounds: {span(known)}; later ones are not in the table. Neither predictions "
+        "nor the ranking use these times, but scaling over several GPUs is fitted to published jobs, some "
+        "from MLPerf Training. The table shows the fastest run of each GPU in its newest round. A run's cost "
+        "is its hours times today's cheapest on-demand cloud price for as many GPUs, without startup. "
         f"Source: {MLPERF_LICENSE}."
     )
 

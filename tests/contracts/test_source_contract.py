@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.quotes import KINDS, sort_quotes
+from gpubench.offers.quotes import KINDS, read_quotes
 from gpubench.offers.sources import Quote, Source, SourceError, all_sources, kind_of
 from gpubench.offers.table import offer_key
 
@@ -75,7 +75,7 @@ class SourceContract:
             assert (quote.term_years is not None) == (quote.pricing is Pricing.RESERVED)
 
     def test_most_quotes_become_offers_and_no_two_are_the_same(self):
-        table = sort_quotes(self.quotes(), NOW).table
+        table = read_quotes(self.quotes(), NOW).table
         assert len(table.offers) > len(table.set_aside)
         assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
 

@@ -20,8 +20,8 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers import snapshot as snapshots
 from gpubench.offers.listing import list_offers
-from gpubench.offers.quotes import check, sort_quotes
-from gpubench.offers.refresh import refresh, take_over
+from gpubench.offers.quotes import check, read_quotes
+from gpubench.offers.refresh import refresh, refresh_from_url
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Quote
@@ -128,7 +128,7 @@ def lay(results: Path, document: object, name: str = "20261119T000000Z.json") ->
 def published(results: Path, document: object) -> object:
     body = json.dumps(document).encode()
     url = f"https://a.example/latest.json#sha256={sha256(body).hexdigest()}"
-    return take_over(url, lambda _url, **_: body, results=results, now=NOW)
+    return refresh_from_url(url, lambda _url, **_: body, results=results, now=NOW)
 
 
 def instances(table: object) -> set[str]:
@@ -246,7 +246,7 @@ def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
 def test_quotes_from_a_source_follow_the_same_rules(change):
     good = {"provider": "acme", "instance": "x", "region": None, "gpu": "T4", "gpu_count": 1, "price": 0.5}
     good |= {"source": "acme API", "kind": "marketplace"}
-    found = sort_quotes([Quote(**good | change), Quote(**good | {"instance": "good"})], STAMP)
+    found = read_quotes([Quote(**good | change), Quote(**good | {"instance": "good"})], STAMP)
     assert [offer.instance for offer in found.table.offers] == ["good"]
     assert len(found.table.set_aside) == 1
 

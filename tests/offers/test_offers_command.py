@@ -153,7 +153,7 @@ def test_an_unconfirmed_price_is_marked_unless_it_is_the_users_own(gpubench, wri
     for option in (("--provider", "feed"), ("--gpu", "b300")):
         done = gpubench("list", "--json", *option, "--results", tmp_path)
         (row,) = [o for o in json.loads(done.stdout)["offers"] if o["provider"] == "feed"]
-        assert " 9 other providers" in row["not_ranked_because"]
+        assert " 8 other providers" in row["not_ranked_because"]
         assert "accept-outliers" in row["not_ranked_because"]
     shown = gpubench("list", "--gpu", "b300", "--results", tmp_path).stdout
     assert "feed [1]" in shown

@@ -87,8 +87,8 @@ def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
     table = read_own(path)
     assert [o.gpu_key for o in table.offers] == ["nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb"]
     family, other = [reason for _, reason in table.set_aside]
-    assert "matches nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
-    assert "matches nvidia-a800-" in other
+    assert "may mean nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
+    assert "may mean nvidia-a800-" in other
 
 
 def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
@@ -362,3 +362,88 @@ def test_the_note_of_a_starting_price_marks_it(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\n")
     assert [offer.is_floor for offer in read_own(path).offers] == [True, None]
+
+
+@pytest.mark.parametrize("header", ["list price,your price", "price,net price", "price,discounted price"])
+def test_the_price_for_this_buyer_comes_before_the_list_price(tmp_path, header):
+    path = tmp_path / "t.csv"
+    path.write_text(f"gpu,{header}\nH100 SXM,2.99,1.80\n")
+    assert [offer.price_usd_per_hour for offer in read_own(path).offers] == [Decimal("1.80")]
+
+
+def test_a_price_of_several_nodes_is_set_aside(tmp_path):
+    """It may be the price of one node or of all."""
+    path = tmp_path / "t.csv"
+    for heading, usable in (
+        ("nodes", 2),
+        ("# nodes", 2),
+        ("Number of nodes", 2),
+        ("node", 2),
+        ("node name", 3),
+    ):
+        path.write_text(f"gpu,gpus,{heading},price\nL4,8,4,60\nL4,4,1,4\nL4,2,,2\n")
+        table = read_own(path)
+        assert len(table.offers) == usable, heading
+        reason = "it has 4 nodes: give the GPUs and the price of one instance, without a column of nodes"
+        assert [why for _, why in table.set_aside] == [reason] * (3 - usable)
+
+
+def test_a_serverless_price_that_can_be_preempted_is_not_on_demand(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "L4,serverless,on demand,0.8,preemptible by default\nL4,serverless,spot,0.8,preemptible by default"
+    path.write_text(f"gpu,kind,pricing,price_usd_per_hour,note\n{rows}\n")
+    table = read_own(path)
+    assert [offer.pricing for offer in table.offers] == ["spot"]
+    assert "preemptible by default" in table.set_aside[0].reason
+
+
+def set_aside(tmp_path, text):
+    """Return the reasons of the rows of a CSV table that are not used."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    return [why for _, why in read_own(path).set_aside]
+
+
+def test_a_memory_that_contradicts_the_name_is_in_the_reason(tmp_path):
+    """The name alone is known, so "L4 may mean the L4" would not say what is wrong."""
+    reasons = set_aside(tmp_path, "gpu,vram,price\nL4,48,0.5\nL4,0,0.5\nRTX 4090,24,0.5\n")
+    named = "may mean nvidia-l4-24gb: name it by its key, as gpubench list --gpus shows it"
+    assert reasons == [f"GPU 'L4' with 48 GiB {named}", f"GPU 'L4' with 0 GiB {named}"]
+
+
+def test_an_exchange_rate_of_a_future_day_is_set_aside(tmp_path):
+    head = "gpu,price,currency,usd_per_unit,rate_date\n"
+    (reason,) = set_aside(tmp_path, f"{head}L4,0.5,EUR,1.16,2126-11-20\nT4,0.5,EUR,1.16,2026-11-20\n")
+    assert reason == "date 2126-11-20 is in the future"
+
+
+@pytest.mark.parametrize("heading", ["available", "Availability", "In stock", "stock"])
+def test_a_gpu_that_is_not_available_is_not_on_demand(tmp_path, heading):
+    rows = "".join(f"{gpu},0.5,{cell}\n" for gpu, cell in (("L4", "0"), ("T4", "no"), ("A10", "False")))
+    assert len(set_aside(tmp_path, f"gpu,price,{heading}\n{rows}A30,0.5,yes\nL40S,0.5,3\nA2,0.5,\n")) == 3
+
+
+@pytest.mark.parametrize("status", ["waitlist", "Coming soon", "contact sales", "on request", "pre-order"])
+def test_a_gpu_that_cannot_be_ordered_is_not_on_demand(tmp_path, status):
+    (reason,) = set_aside(tmp_path, f"gpu,price,status\nL4,0.5,{status}\nT4,0.5,available\n")
+    assert status in reason
+
+
+def test_a_copied_table_of_a_cloud_console_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "Machine type,GPUs,GPU type,GPU memory,Pay as you go,Currency\n"
+        "a2-highgpu-1g,1 GPU,NVIDIA A100 40GB,40 GB HBM2,$2.934 / 1 hour,US$\n"
+        "a2-highgpu-2g,2 GPUs,NVIDIA A100 40GB,40 GB HBM2,$5.868 / 1 hour,$\n"
+    )
+    found = [(offer.gpu_count, offer.price_usd_per_hour) for offer in read_own(path).offers]
+    assert found == [(1, Decimal("2.934")), (2, Decimal("5.868"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "edition"),
+    [("RTX Pro 6000 Max-Q", "blackwell-maxq"), ("RTX PRO 6000 SE", "blackwell-server"),
+     ("RTX PRO 6000 Workstation", "blackwell-workstation")],
+)  # fmt: skip
+def test_an_edition_of_the_rtx_pro_6000_needs_no_architecture_in_its_name(name, edition):
+    assert offered_gpu_key(name) == f"nvidia-rtx-pro-6000-{edition}-96gb"

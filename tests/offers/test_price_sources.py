@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.quotes import read_quotes
 from gpubench.offers.sources import (
     Source,
     SourceError,
@@ -94,7 +94,7 @@ def gpuhunt_of(catalog):
 
 
 def offers(source, transport):
-    return sort_quotes(source.fetch(transport), NOW).table
+    return read_quotes(source.fetch(transport), NOW).table
 
 
 def short(table):
@@ -358,7 +358,7 @@ def test_stock_is_reported_if_a_source_reports_it(monkeypatch):
 
 
 def _claims(source, transport):
-    return sort_quotes(source.fetch(transport), NOW).claims
+    return read_quotes(source.fetch(transport), NOW).claims
 
 
 def test_only_an_untruncated_answer_claims_to_be_complete():
@@ -670,13 +670,13 @@ def test_one_bad_row_affects_no_other_and_is_counted(name, how):
     answer = json.loads((ANSWERS / file).read_text())
     if isinstance(answer, dict):
         answer.pop("NextPageLink", None)
-    whole = sort_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
+    whole = read_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
     rows = rows_of(answer)
     if isinstance(rows, dict):
         rows["one more"] = _spoiled(next(iter(rows.values())), field, how)
     else:
         rows.insert(0, _spoiled(rows[0], field, how))
-    found = sort_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
+    found = read_quotes(source.fetch(Replay(json.dumps(answer).encode())), NOW)
     assert found.table.offers == whole.table.offers
     added = [each for each in found.table.set_aside if each not in whole.table.set_aside]
     assert added
@@ -724,9 +724,9 @@ def test_a_row_of_gpuhunt_without_a_price_is_set_aside_and_its_catalog_is_then_n
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     good = "\n".join(line for line in text.splitlines() if "nonsense" not in line)
     write_catalog(tmp_path / "gcp.csv", good)
-    whole = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
+    whole = read_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
     write_catalog(tmp_path / "gcp.csv", text)
-    found = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
+    found = read_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
     assert found.table.offers == whole.table.offers
     assert any("nonsense" in reason for _, reason in found.table.set_aside)
     assert (len(whole.claims), len(found.claims)) == (1, 0)
@@ -738,7 +738,7 @@ def test_an_unreadable_aws_listing_affects_no_other(monkeypatch):
     monkeypatch.setattr(aws, "_client", lambda: pricing)
     with Stubber(pricing) as lists:
         lists.add_response("get_products", {"PriceList": texts}, {"ServiceCode": "AmazonEC2", "Filters": ANY})
-        found = sort_quotes(aws.SOURCE.fetch(refuse), NOW)
+        found = read_quotes(aws.SOURCE.fetch(refuse), NOW)
     assert [float(o.price_usd_per_hour) for o in found.table.offers] == [21.96]
     assert len(found.table.set_aside) == 2
     assert found.claims == ()

@@ -16,7 +16,7 @@ import pytest
 from command import here
 
 from gpubench.models import Pricing
-from gpubench.offers.refresh import refresh, take_over
+from gpubench.offers.refresh import refresh, refresh_from_url
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Complete, Quote, SourceError
 from gpubench.offers.transport import HttpTransport
@@ -72,7 +72,7 @@ def acme(results):
 def read(site, tmp_path):
     def run(day=2, **options):
         with HttpTransport(sleep=lambda _s: None) as transport:
-            return take_over(
+            return refresh_from_url(
                 f"{site[1]}/latest.json", transport, results=tmp_path / "mine", now=DAYS[day], **options
             )
 
@@ -216,7 +216,9 @@ def test_a_snapshot_without_a_hash_says_how_to_name_one(site, read):
             return b"{}"
 
     with pytest.raises(SourceError, match=r"HTTP 404; give the missing hash as --from URL#sha256=HASH"):
-        take_over("https://a.example/latest.json", NotFound(), results=site[0] / "results", now=DAYS[0])
+        refresh_from_url(
+            "https://a.example/latest.json", NotFound(), results=site[0] / "results", now=DAYS[0]
+        )
 
 
 def test_a_missing_page_ends_with_one_line_and_exit_code_1(site, tmp_path, gpubench):

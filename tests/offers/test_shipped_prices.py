@@ -200,3 +200,8 @@ def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
     assert len(ratios) >= 20
     assert math.exp(median(ratios)) == pytest.approx(ASK_TO_LIST["community"], rel=0.1)
     assert (USUAL_ASK_SPREAD / stdev(ratios)) ** 2 == pytest.approx(MARKET_ASKS, rel=0.2)
+
+
+def test_modals_functions_are_not_on_demand():
+    """Each function with a GPU may be preempted: https://modal.com/docs/guide/preemption."""
+    assert {offer.pricing for offer in shipped(provider="modal")} == {Pricing.SPOT}

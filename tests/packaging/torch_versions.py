@@ -28,7 +28,9 @@ IMPORTS = """
 import sys, torch
 from importlib import import_module, util
 for name in filter(util.find_spec, sys.argv[1:]):
-    import_module(name)
+    package = import_module(name)
+    if name == "transformers" and not package.utils.is_torch_available():
+        sys.exit("it has no models for this torch")
 """
 
 

@@ -17,7 +17,7 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
 from gpubench.recommend.filters import apply, owned_host_filters, within_purchase_limit
-from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
+from gpubench.recommend.owning import assumed_of, offer_of, ownerships, with_utilization
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
@@ -134,7 +134,7 @@ class Row:
 
 def used(one, **options):
     request = RankRequest(**{"samples": 1e6, "jobs_per_month": 4, "max_purchase_usd": 1e4} | options)
-    (found,) = at_work([one], [Row(one)], request)
+    (found,) = with_utilization([one], [Row(one)], request)
     return found
 
 
@@ -161,7 +161,7 @@ def test_cost_of_a_useful_hour_follows_from_the_number_of_jobs():
         RankRequest(workloads=("vgg16",), samples=1e6, jobs_per_month=1, own=("RTX 3090, 1 USD",))
     )
     one = cards(resale_usd=Range.of(0.3 * 2207), tariff=Range.of(0.15), pue=1.0)
-    (found,) = at_work([one], [Row(one)], request)
+    (found,) = with_utilization([one], [Row(one)], request)
     assert float(offer_of(found).price_usd_per_hour) == pytest.approx(0.6404, abs=1e-4)
 
 

@@ -76,20 +76,20 @@ def test_several_gpus_with_gradients_in_buckets_may_not_fit_although_one_does():
     found = gather(request, [RTX4090, H100], NOTHING)
     alone = found.answers["vgg16"]
     assert alone[RTX4090].fits_memory
-    reason = found.without_room("vgg16", load_specs()[RTX4090], 8, alone[RTX4090])
+    reason = found.why_no_room("vgg16", load_specs()[RTX4090], 8, alone[RTX4090])
     assert "batch 360 on" in reason
-    assert found.without_room("vgg16", load_specs()[H100], 8, alone[H100]) is None
+    assert found.why_no_room("vgg16", load_specs()[H100], 8, alone[H100]) is None
     largest = msgspec.structs.replace(request, batch_size="max")
     found = gather(largest, [RTX4090], NOTHING)
     one = found.answers["vgg16"][RTX4090]
-    assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, (
+    assert found.why_no_room("vgg16", load_specs()[RTX4090], 8, one) is None, (
         "a slightly smaller batch is nearly as good"
     )
     case = msgspec.structs.replace(alone[RTX4090].case, gpu_count=8, parallel_mode=ParallelMode.DDP)
     rows = (measurement(alone[RTX4090].case, 80), measurement(case, 600))
     found = gather(request, [RTX4090], Runs((run_of(RTX4090, *rows),), ()))
     one = found.answers["vgg16"][RTX4090]
-    assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, "it ran there"
+    assert found.why_no_room("vgg16", load_specs()[RTX4090], 8, one) is None, "it ran there"
     told = found.scaler("vgg16", load_specs()[RTX4090], 8, one).fits[0]
     assert (told.fits, told.ran) == (True, True)
     assert "it ran here" in told.text()
@@ -101,13 +101,13 @@ def test_a_model_of_blocks_is_sharded_if_ddp_does_not_fit():
     request = RankRequest(workloads=("transformer",), batch_size=17, samples=1e6)
     found = gather(request, [RTX4090], NOTHING)
     asked = "transformer", load_specs()[RTX4090], 8, found.answers["transformer"][RTX4090]
-    assert found.without_room(*asked) is None
+    assert found.why_no_room(*asked) is None
     shared = found.scaler(*asked)
     assert (shared.mode, shared.fits[0].fits) == (ParallelMode.FSDP, True)
     scaled = msgspec.structs.replace(request, precision="amp-fp16")
     found = gather(scaled, [RTX4090], NOTHING)
     asked = *asked[:3], found.answers["transformer"][RTX4090]
-    assert " 8 GPUs" in found.without_room(*asked), "FSDP ranks do not agree on a gradient scale"
+    assert " 8 GPUs" in found.why_no_room(*asked), "FSDP ranks do not agree on a gradient scale"
 
 
 def test_a_measurement_on_the_cpu_anchors_no_gpu_and_is_used_only_there():

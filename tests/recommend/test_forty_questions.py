@@ -18,7 +18,7 @@ from gpubench.blocks.terminal import show
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing, Ranking, Row
 from gpubench.offers.listing import list_offers
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.quotes import read_quotes
 from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
@@ -265,7 +265,7 @@ def the_a100_pair() -> list[tuple[str, float]]:
         quote("A100 SXM4", price, memory, provider="vast", kind="marketplace")
         for price, memory in ((0.70, 40.0), (0.90, 80.0))
     ]
-    table = sort_quotes(pair, "2026-11-20T00:00:00Z").table
+    table = read_quotes(pair, "2026-11-20T00:00:00Z").table
     return [(each.gpu_key, float(each.price_usd_per_hour)) for each in table.offers]
 
 

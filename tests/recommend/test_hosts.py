@@ -107,7 +107,7 @@ def test_unknown_facts_of_a_host_are_listed_with_the_jobs_needs(asked):
     assert not [note for note in asked("vgg16", all=said).said("note") if "does not state" in note]
     (note,) = [note for note in asked("vgg16", none={}).said("note") if "does not state" in note]
     assert note.startswith("The host of 1x L4 does not state its RAM (")
-    assert note.endswith(" needed) and lanes of PCIe: ask before you pay.")
+    assert note.endswith(" needed) and PCIe bandwidth: ask before you pay.")
 
 
 def test_without_host_requirements_nothing_is_excluded():

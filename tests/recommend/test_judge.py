@@ -71,7 +71,7 @@ def test_offers_of_several_gpus_that_cannot_fit_one_job_are_left_out_with_the_re
 
     def counts(**options):
         request = check(RankRequest(workloads=("vgg16",), draws=10, relative=True, **options))
-        evidence = replace(evidence_of(answers), without_room=refuse)
+        evidence = replace(evidence_of(answers), why_no_room=refuse)
         found = judge(request, offers, lambda keys: evidence, today=TODAY)
         return {(row.offer.gpu_key, row.offer.gpu_count) for row in found.rows}, found.excluded
 

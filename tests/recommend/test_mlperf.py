@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
-from gpubench.sections.prices import priced, what
+from gpubench.sections.prices import about_mlperf, priced
 from gpubench.specs import load_specs
 from tools.published import DATA as PUBLISHED
 
@@ -130,13 +130,13 @@ def test_the_page_of_workloads_counts_the_mlperf_jobs_that_are_fitted() -> None:
     of_mlperf = [row for row in fitted if row["harness"] == "mlperf"]
     page = Path("docs/workloads.md").read_text(encoding="utf-8")
     assert f"{len(fitted)} published jobs, {len(of_mlperf)} of them" in " ".join(page.split())
-    assert "some from MLPerf Training" in what()
+    assert "some from MLPerf Training" in about_mlperf()
 
 
 def test_the_table_states_its_first_and_last_round() -> None:
     (oldest, *_, newest) = rounds(load_mlperf())
     assert (oldest, newest) == (("v3.0", "2023-06"), ("v5.1", "2025-11"))
-    assert "Rounds: v3.0 (2023-06) to v5.1 (2025-11)" in what()
+    assert "Rounds: v3.0 (2023-06) to v5.1 (2025-11)" in about_mlperf()
 
 
 def test_the_command_lists_mlperf_runs_and_json_contains_all_of_them() -> None:

@@ -443,7 +443,7 @@ def test_the_draws_of_a_measured_machine_are_as_narrow_as_its_interval():
         request=RankRequest(draws=400),
         speeds=SimpleNamespace(draws=draws, samples_per_s=np.array([1000.0]), keys=(H100,)),
         gpu=np.zeros(2, dtype=int),
-        certain=np.array([0.5, 1.0]),
+        width_factor=np.array([0.5, 1.0]),
         spread=np.zeros(2),
         vcpu_limit=np.full(2, np.inf),
         **dict.fromkeys(("count", "pace", "delivered"), one),

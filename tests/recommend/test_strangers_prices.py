@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import Ranking
+from gpubench.offers.listing import list_offers
 from gpubench.offers.refresh import import_offers
+from gpubench.offers.request import OffersRequest
+from gpubench.offers.snapshot import load_dated
 
 DAY, AS_OF = "2026-11-18", "2026-11-20"
 COLUMNS = (
@@ -128,3 +132,21 @@ def test_a_table_without_dates_is_refused_for_a_question_about_an_earlier_day(tm
     path.write_text("gpu_key,on_demand_usd_per_h\nH100 SXM,2\n")
     with pytest.raises(MisuseError, match=rf"no usable offer: 1 price row .* after {AS_OF}"):
         rank("resnet50", offers=path, as_of=AS_OF, draws=50)
+
+
+def test_a_users_price_for_a_month_does_not_rank_as_one_for_an_hour(tmp_path):
+    """A month has 730 hours; a price of 20 times the others may still be for an hour, and ranks as given."""
+    path = tmp_path / "mine.csv"
+    path.write_text(f"provider,gpu,price,date\nacme,H100 SXM,1460,{DAY}\nzoom,H100 SXM,80,{DAY}\n")
+    ranking = rank("resnet50", offers=path, as_of=AS_OF, draws=50)
+    assert {"acme", "zoom"} & {row.offer.provider for row in ranking.rows} == {"zoom"}
+    (left_out,) = (each for each in ranking.excluded if each.provider == "acme")
+    assert "hardly the price of an hour" in left_out.reason
+    assert [each for each in ranking.said("caution") if "for acme H100 SXM " in each and "hardly" in each]
+    table, day, _ = load_dated(tmp_path, path, date.fromisoformat(AS_OF))
+    (listed,) = list_offers(table.offers, OffersRequest(providers=("acme",)), day)
+    assert listed.not_ranked_because == left_out.reason
+    ranked = rank("resnet50", offers=path, as_of=AS_OF, draws=50, accept_outliers=True).rows
+    assert "acme" in {row.offer.provider for row in ranked}
+    with pytest.raises(MisuseError, match="a price far above all others"):
+        rank("resnet50", offers=path, as_of=AS_OF, draws=50, provider="acme")

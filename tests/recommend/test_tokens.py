@@ -75,13 +75,13 @@ def test_a_million_tokens_are_counted_by_the_requested_context():
 def test_generation_time_is_prompt_time_plus_memory_bound_tokens(generated):
     row = next(row for row in generated.rows if row.offer.gpu_key == "nvidia-geforce-rtx-4090-24gb")
     times, costs = generation_times(row.estimate), token_costs(row)
-    token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
-    assert times.per_token_s.value == pytest.approx(token.value)
+    token_s = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
+    assert times.per_token_s.value == pytest.approx(token_s)
     whole = 8 / (row.samples_per_s.value / row.offer.gpu_count)
     first_s = times.first_token_s.value
-    assert whole == pytest.approx(first_s + 127 * token.value)
+    assert whole == pytest.approx(first_s + 127 * token_s)
     usd_per_s = row.usd_per_hour.value / row.offer.gpu_count / 3600
-    assert costs["decode"].value == pytest.approx(1e6 * usd_per_s * token.value / 8)
+    assert costs["decode"].value == pytest.approx(1e6 * usd_per_s * token_s / 8)
     assert row.flat()["usd_per_million_tokens"] == costs["decode"].value
     assert costs["prefill"].value == pytest.approx(1e6 * usd_per_s * first_s / 8 / 512)
     assert "not validated" in row.estimate.method
@@ -195,7 +195,7 @@ def test_fp8_is_ranked_where_it_was_measured_and_otherwise_refused_with_the_run_
 def test_weights_of_fewer_bits_take_less_time_and_memory():
     half, narrow = profile_of("llama_8b"), profile_of("llama_8b", {"weight_type": "int4"})
     spec = require_spec("RTX 4090")
-    times = [token_time(p.decode, 576, 1, spec).value for p in (half, narrow)]
+    times = [token_time(p.decode, 576, 1, spec) for p in (half, narrow)]
     assert times[1] < 0.5 * times[0]
     assert narrow.memory[0].weights_bytes < 0.35 * half.memory[0].weights_bytes
     assert load_profiles()["llama_8b"].at(narrow.recipe) is not None

@@ -59,7 +59,7 @@ def test_a_run_with_impossible_scaling_is_not_imported(tmp_path, make_run):
         store.read_run(path)  # in the user's own folder the run stays, and `check` names it
         added = add_runs(tmp_path / "mine", [path])
         assert len(added.written) == count
-        assert count or "(cnn fp32 eager batch 64 on 4 GPUs: 4.8, limit 4.2)" in added.refused[0]
+        assert count or "(cnn fp32 eager batch 64 in 4 processes: 4.8, limit 4.2)" in added.refused[0]
 
 
 def test_a_row_that_claims_to_be_valid_against_its_own_record_is_not_imported(tmp_path, make_run):

@@ -533,8 +533,8 @@ def test_scaling_is_shown_per_gpu_and_only_with_a_single_gpu_baseline():
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[:3] == ("resnet50\namp-bf16 batch 64 per GPU", "4", "ddp")
-    assert row[4].startswith("3.595×")
+    assert row[:3] == ("resnet50\namp-bf16 batch 64 each", "4", "ddp")
+    assert row[4].startswith("3.596×")
     assert row[5] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
 
@@ -546,8 +546,8 @@ def test_a_row_states_the_parallel_mode_and_the_shared_batch():
     )
     rows = (samples.measurement(one, 0.064), samples.measurement(strong, 64 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[:3] == ("resnet50\namp-bf16 batch 16 per GPU, 64 on one", "4", "fsdp, 2 machines")
-    assert row[4].startswith("3.596×")
+    assert row[:3] == ("resnet50\namp-bf16 batch 16 each, 64 alone", "4", "fsdp, 2 machines")
+    assert row[4].startswith("3.601×")
 
 
 def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_appear():
@@ -562,7 +562,7 @@ def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_ap
     table = table_of("throughput", samples.report_data(samples.h200_run(measurements=rows)))
     shown = [row[0].partition("\n")[2] for row in table.rows]
     alone = "bf16 eager batch 4, channels_last"
-    assert shown[1:] == [alone, f"{alone}, full checkpointing", f"{alone}, 2 GPUs, independent jobs"]
+    assert shown[1:] == [alone, f"{alone}, full checkpointing", f"{alone}, 2 processes, independent jobs"]
     assert shown[0] == "amp-bf16 graph batch 64, channels_last", (
         "with one row there is nothing to distinguish"
     )

@@ -118,7 +118,7 @@ def unstated_batches() -> Iterator[str]:
             for a, b in zip(table.batch_low[mine], table.batch_high[mine], strict=True)
         } == {ends}
     spread = np.expm1(batch_spread(table)[open_])
-    yield f"{open_.sum()} rows of GPU-Insights (128 to 1,024) and of NVIDIA's ResNet-50 (128 to 256); a spread of {percent(spread.min(), 1)} to {percent(spread.max())} %"
+    yield f"{open_.sum()} rows of GPU-Insights (128 to 1,024) and NVIDIA's ResNet-50 (128 to 256); spread {percent(spread.min(), 1)} to {percent(spread.max())} %"
 
 
 def inference() -> Iterator[str]:
@@ -141,7 +141,7 @@ def inference() -> Iterator[str]:
         inside = np.average(np.abs(error) <= found.level_half_width[chosen], weights=votes)
         means.append((percent(np.average(np.abs(np.expm1(error)), weights=votes)), percent(inside)))
     (first, inside), (second, _) = means
-    yield f"seconds of compiled passes are off by {first} % on average (eager ones by {second} %), {inside} % inside the interval"
+    yield f"compiled passes {first} % off on average (eager ones {second} %), {inside} % inside"
 
 
 def tokens() -> Iterator[str]:
@@ -319,7 +319,7 @@ def several() -> Iterator[str]:
         scaling(Question(profile=load_profiles()[n]), card, 8, speed)
         for n, speed in (("vgg16", 2900.0), ("resnet50", 3600.0))
     ]
-    wide = {f"x{math.exp(1.645 * each.log_deviation):.2f}" for each in found}
+    wide = {f"x{efficiency / low:.2f}" for efficiency, low, _ in found}
     assert len(wide) == 1, wide
     yield f"The half-width of eight GPUs on NVLink is about {wide.pop()}"
 
@@ -342,7 +342,7 @@ def headline() -> Iterator[str]:
     found = outcome()
     table, pairs = found.table, found.pairs
     voters = {(table.harness[i], table.gpu_key[i]) for i in pairs.y}
-    yield f"refitting without each of the {len(voters)} groups"
+    yield f"a full refit without each of the {len(voters)} groups"
     first = np.array([not source.startswith(ADDED) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)

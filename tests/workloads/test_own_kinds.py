@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from own_kinds import (
     HEAD,
     IN_A_GROUP,
     KINDS,
+    LAYER_DROP,
     LOOSE,
     MOVED,
     ONE_MODEL_BY_PART,
@@ -42,7 +44,7 @@ from gpubench.measure.step import copied, move
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType, WorkloadProfile
 from gpubench.predict.question import question_of
 from gpubench.profile import liveness
-from gpubench.profile.operators import refusal
+from gpubench.profile.operators import refusal, seen_on_meta
 from gpubench.profile.trace import Traced, trace_workload
 from gpubench.tensors import OffGpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
@@ -380,6 +382,20 @@ def test_products_in_inference_mode_and_of_complex_numbers_are_counted(load, kin
     assert profile_as_built(load(KINDS[kind])).forward_flops_per_sample == forward_flops
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("layout", ["to_sparse()", "to_sparse_csr()"])
+@pytest.mark.parametrize("product", ["torch.sparse.mm(self.links, h.T)", "self.links @ h.T"])
+def test_a_sparse_product_counts_only_the_stored_elements(load, layout, product):
+    source = pair(
+        init=f"self.register_buffer('links', torch.eye(16).{layout})",
+        body=f"h = self.first(x); return self.second(({product}).T)",
+    )
+    profile = profile_as_built(load(source))
+    first, links, second = 2 * 8 * 16, 2 * 16, 2 * 16 * 4
+    assert profile.forward_flops_per_sample == first + links + second
+    assert profile.train_flops_per_sample == 2 * first + 2 * links + 3 * second
+
+
 def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
     error = NotImplementedError("FlexAttention does not support backward on CPU. Please use another device.")
     assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
@@ -509,3 +525,11 @@ def test_a_shared_model_of_a_file_keeps_its_values_through_a_trace(load):
     profile_as_built(workload)
     task = workload.build(BATCH, 0)
     assert float(task.loss(task.model(task.batches[0][0]), task.batches[0][1]).detach()) > 0
+
+
+def test_a_layer_that_is_dropped_at_random_is_dropped_in_every_trace_or_in_none(load):
+    workload, flops = load(LAYER_DROP), set()
+    for state in (0, 1):  # Python's first draw is 0.84 or 0.13
+        random.seed(state)
+        flops.add(sum(kernel.flops for kernel in seen_on_meta(workload, 2).train))
+    assert len(flops) == 1

@@ -427,6 +427,10 @@ LOADING = {
     "no arguments": ("def build(): ...", "build must take one argument"),
     "build is a number": ("build = 3", "its type is int; it must be a Workload or a function"),
     "exits": ("import sys\nsys.exit(3)", r"calls sys.exit\(3\)"),
+    "needs arguments": (
+        "from argparse import *\np = ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()",
+        r"calls sys.exit\(2\) .*; it is run without command-line arguments: give each of them a default",
+    ),
     "raises": ("def build(n):\n    raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
     "two values": (body("nn.Linear(1, 1), torch.randn(batch_size, 1)"), "build returned 2 values"),
     "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is 3, not a"),
@@ -434,7 +438,7 @@ LOADING = {
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
         body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"),
-        "inputs contain no tensor, but 2 values",
+        "inputs contain no tensor, but 2 values; give tensors, in a list if their sizes differ",
     ),
     "a dict with a hole": (body("{'model': nn.Linear(1, 1)}"), "no inputs and no targets and no loss"),
     "half precision": (
@@ -492,6 +496,12 @@ def test_a_failed_load_is_one_line(tmp_path: Path, case: str) -> None:
         load_workload(write(tmp_path, source))
     assert "\n" not in str(caught.value)
     assert "my_model.py" in str(caught.value)
+
+
+def test_a_sequence_with_time_first_is_no_image(tmp_path: Path) -> None:
+    source = GOOD.replace("torch.randn(batch_size, 10)", "torch.randn(50, batch_size, 10)")
+    workload = load_workload(write(tmp_path, source))
+    assert (workload.sample_unit, workload.is_image) == ("sample", False)
 
 
 def test_a_list_of_batches_is_accepted(tmp_path: Path) -> None:
@@ -809,7 +819,9 @@ def test_a_model_that_never_finishes_is_ended_by_its_cpu_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpubench.profile.cache.TRACE_CPU_S", 1.0)
-    with pytest.raises(MisuseError, match=r"within 1\.00 s of CPU time.*; .*shorten the loop"):
+    with pytest.raises(
+        MisuseError, match=r"within 1\.00 s of CPU time.*; .*time steps.*; .*training loop.*__main__"
+    ):
         profile_of(write(tmp_path, "while True: pass\n"))
 
 

@@ -247,7 +247,8 @@ def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pyte
     assert shortened.shorter is not None
     short = trace.profile_workload(shortened)
     monkeypatch.setattr(trace, "with_shorter", lambda workload: workload)
-    assert len(short.memory) == 16
+    has_selective = hasattr(torch.utils.checkpoint, "create_selective_checkpoint_contexts")  # torch 2.5
+    assert len(short.memory) == (16 if has_selective else 13)
     assert short == trace.profile_workload(net)
 
 

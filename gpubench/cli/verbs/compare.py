@@ -2,10 +2,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.cli.output import answer, say
-from gpubench.errors import ExitCode
+from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import Run
 from gpubench.record import compare, store
 from gpubench.record.request import CompareRequest
+from gpubench.record.run_file import why_invalid
 from gpubench.sections.lists import compared
 from gpubench.units import plain
 
@@ -16,6 +17,8 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     def read(name: str, other: str) -> Run:
         # "reference" is the shipped run with the most cases in common with the other run
         run = store.read_named(request.results, other if name == "reference" else name)
+        if broken := why_invalid(run):
+            raise MisuseError(f"run {plain(run.run_id)} cannot be true: {broken}")
         return store.reference_for(run) if name == "reference" else run
 
     runs = read(request.a, request.b), read(request.b, request.a)
@@ -38,7 +41,6 @@ def _notes_on_b(found: compare.Comparison, tolerance: float | None) -> Iterator[
     share = compare.share_words(tolerance)
     reasons: dict[str, Sequence[Any]] = {
         f"slower in B by more than {share}, even allowing for the interval": found.slower(tolerance),
-        "broken in B": found.broken,
         f"undecided at {share}: the interval includes slowdowns above and below that; measure longer": (
             found.undecided(tolerance)
         ),

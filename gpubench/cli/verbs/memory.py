@@ -40,8 +40,8 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
 
 
 def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:
-    bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
-    if in_brief or msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
+    gpus_only = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
+    if in_brief or msgspec.structs.astuple(request) != msgspec.structs.astuple(gpus_only):
         raise MisuseError(
             "without a workload, --gpu shows what fits on the card and takes no other option: add a workload"
         )

@@ -44,7 +44,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # The offer's fields, except ``ask_*`` about other hosts, and the values derived for the requested day.
+    # Return the offer's fields, except ``ask_*`` (other listings), and values derived for the requested day.
     fields = msgspec.structs.asdict(row.offer).items()
     own = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -104,7 +104,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
         if request.url is None:
             done = refresh.refresh(wanted, transport, on_source=_say_source, **options)
         else:
-            done = refresh.take_over(request.url, transport, only=request.providers, **options)
+            done = refresh.refresh_from_url(request.url, transport, only=request.providers, **options)
             for source in done.sources.items():
                 _say_source(*source)
     say(*_set_aside(done.set_aside), *done.notes)

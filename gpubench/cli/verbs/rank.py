@@ -53,7 +53,7 @@ def _read_published(url: str, results: Path | None) -> None:
 
     try:
         with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as transport_:
-            refresh.take_over(url, transport_, results=results)
+            refresh.refresh_from_url(url, transport_, results=results)
     except (SourceError, StorageError) as error:
         output.say(f"snapshot-url: {error}; the local prices are used, with their dates")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Providers where hosts set the prices and there are no instance types.
+# Providers that rent out the machines of others and have no instance types.
 _MARKETPLACES = frozenset({"lium", "runpod", "spheron", "tensordock", "vast"})
 
 

@@ -57,19 +57,19 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
     entries, unread = decode_rows(decode(raw, _Answer, "Lambda").data.values(), _Entry, "Lambda")
     yield from unread
     for entry in entries:
-        kind, regions = entry.instance_type, entry.regions_with_capacity_available
-        if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
+        machine, regions = entry.instance_type, entry.regions_with_capacity_available
+        if machine.specs.gpus == 0 or machine.name.startswith("cpu"):
             continue
-        named_count = kind.name.removeprefix("gpu_").partition("x_")[0]  # of "gpu_8x_h100_sxm5"
+        named_count = machine.name.removeprefix("gpu_").partition("x_")[0]  # of "gpu_8x_h100_sxm5"
         yield Quote(
             provider="lambda",
-            instance=kind.name,
+            instance=machine.name,
             region=None,
-            gpu=kind.gpu_description or kind.description,
-            gpu_count=kind.specs.gpus or (named_count if named_count.isdigit() else ""),
-            vcpus=kind.specs.vcpus,
-            ram_gib=kind.specs.memory_gib,
-            price=kind.price_cents_per_hour / 100,
+            gpu=machine.gpu_description or machine.description,
+            gpu_count=machine.specs.gpus or (named_count if named_count.isdigit() else ""),
+            vcpus=machine.specs.vcpus,
+            ram_gib=machine.specs.memory_gib,
+            price=machine.price_cents_per_hour / 100,
             source="Lambda cloud API, instance types",
             in_stock=None if regions is None else bool(regions),
         )

@@ -81,7 +81,7 @@ _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 
 # Minimum reliability of a host: below it, a one-day job is likely to be interrupted.
 _LEAST_RELIABILITY = 0.98
-# Vast's label for a host vetted as a data center.
+# Vast's two labels for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
 # Limits of a figure; without the upper one, its value in bytes could overflow.
 _PLAUSIBLE = msgspec.Meta(ge=0, le=1e12)
@@ -96,7 +96,7 @@ class _Host(msgspec.Struct):
     machine_id: int | str | None = None
     geolocation: str | None = None  # "Texas, US"
     hosting_type: int | str | None = None
-    cpu_cores: float | None = None  # of the whole machine, as cpu_ram is
+    cpu_cores: float | None = None  # of the whole machine, like cpu_ram
     cpu_cores_effective: float | None = None  # of these GPUs
     cpu_ram: Annotated[float, _PLAUSIBLE] | None = None  # MB
     disk_space: Annotated[float, _PLAUSIBLE] | None = None  # GB
