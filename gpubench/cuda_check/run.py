@@ -493,7 +493,7 @@ def check_cuda(
 
 
 def _run_parts(work: Work, end_s: Seconds, on_part: OnPart) -> None:
-    # Run the parts in order; the last one gets all the remaining time.
+    # Run the parts in order; the last one may take all the remaining time.
     count = len(work.check.parts)
     for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()

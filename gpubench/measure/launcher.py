@@ -266,10 +266,12 @@ class Launcher:
     _micro_begun: set[int] = field(default_factory=set)  # by the number of GPUs in a job
     _child: Child | None = None
     _group: Group | None = None
-    _why_no_job: str | None = None
-    _start_s: dict[str, Seconds] = field(default_factory=dict)
-    _threads: int | None = None
-    _output: str | None = None
+    _why_no_job: str | None = None  # why no further job on several GPUs can start
+    _start_s: dict[str, Seconds] = field(
+        default_factory=dict
+    )  # startup cost of a process before its first unit
+    _threads: int | None = None  # CPU threads of the run's earlier part
+    _output: str | None = None  # output of the latest process to end
 
     def run(self, record: Record | None = None) -> Iterator[Measurement]:
         """Measure every remaining unit; yield a case's measurement after each of its launches.
@@ -308,8 +310,8 @@ class Launcher:
                         most_s=self.plan.most_s(),
                     )
                 )
-                left = sum(u.planned.case not in record.ended for u in units[number:])
-                finished = self._measure(unit, left, record)
+                units_left = sum(u.planned.case not in record.ended for u in units[number:])
+                finished = self._measure(unit, units_left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
@@ -440,11 +442,11 @@ class Launcher:
 
     # --- one unit ---------------------------------------------------------------------------------------
 
-    def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
+    def _measure(self, unit: Unit, units_left: int, record: Record) -> messages.CaseDone:
         # Measure one unit, or say why not, and keep a failure's traceback and output in a log.
         # The launch records its start time, its number in the run, and the startup cost of its process.
         began_at = utc_stamp()
-        done = self._attempt(unit, left)
+        done = self._attempt(unit, units_left)
         kept = None
         if done.status is Status.FAILED and self._output is not None:
             kept = write_log(unit.planned.case.label, done.traceback, self._output)
@@ -458,7 +460,7 @@ class Launcher:
         record.begun += 1
         return msgspec.structs.replace(done, launch=launch, kept=kept)
 
-    def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
+    def _attempt(self, unit: Unit, units_left: int) -> messages.CaseDone:
         self._output = None
         progress = Progress(launch=unit.launch)
         why_not = self.lost or (self._why_no_job if unit.planned.case.gpu_count > 1 else None)
@@ -476,7 +478,7 @@ class Launcher:
                 reference=unit.planned.reference,
                 case=unit.planned.case,
                 launch=unit.launch,
-                time_s=self._share_s(left),
+                time_s=self._share_s(units_left),
             )
             done = self.ask(unit.group, order, messages.CaseDone, progress)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
@@ -649,13 +651,13 @@ class Launcher:
         limit_s = math.inf if self.plan.time_limit_s is None else self.plan.time_limit_s
         return self.began_s + limit_s - time.monotonic()
 
-    def _share_s(self, left: int) -> Seconds | None:
-        # Return this case's share of the time left; None without a limit. Remaining cases share it equally,
-        # but none gets less than a figure needs, so a limit that is too short costs only the last cases.
+    def _share_s(self, units_left: int) -> Seconds | None:
+        # Return a unit's share of the time left; None without a limit. The remaining units share it equally,
+        # but none gets less than ``LEAST_CASE_S``, so a limit that is too short costs only the last units.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())
-        return max(left_s / max(1, left), min(LEAST_CASE_S, left_s))
+        return max(left_s / max(1, units_left), min(LEAST_CASE_S, left_s))
 
     def _until_s(self, phase: str) -> Seconds:
         # Return when the child counts as late, on ``time.monotonic``.
