@@ -332,8 +332,8 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         note = f"{note}; {converted}" if note else converted
     if pricing == Pricing.ON_DEMAND and (said := _said_otherwise(row)) is not None:
         raise ValueError(
-            f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
-            "term_years) or currency"
+            f"{said}, but its price would rank as an on-demand price in US dollars: add a column pricing "
+            "(and term_years) or currency"
         )
     ram_bytes = figure_in(get("ram_bytes", ""))
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
