@@ -117,7 +117,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def pull_request(run: Run, place: Path) -> tuple[str, str]:
-    """Return the title and text of a pull request that adds a shared run; the text lists what the run contains."""
+    """Return the title and text of a pull request that adds a shared run; the text lists its contents."""
     device, software = plain(run.device.name or UNKNOWN, 80), run.environment
     versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
     limit = run.device.power_limit_w
