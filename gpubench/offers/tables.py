@@ -348,7 +348,7 @@ _PART_OR_LAPTOP = re.compile(
 )
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)(?<!not )(?<!no )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
-    r"|commit(?:ment|ted)?|subscription|savings plan|prepaid)\b",
+    r"|commit\w*|subscription|savings plan|prepaid)\b",
     re.IGNORECASE,
 )
 
@@ -372,7 +372,7 @@ _SOLD = (
 _TERM = r"(?:\d+|one|three)[- ]?(?:m|mo|months?|y|yrs?|years?)"
 _SOLD_BRIEFLY = re.compile(_SOLD.format("", "", ""))
 _SOLD_OTHERWISE = re.compile(
-    _SOLD.format(rf"|{_TERM}", "|commit(?:ment|ted)?|subscription|prepaid", rf"(?:[\s-]+{_TERM})?")
+    _SOLD.format(rf"|{_TERM}", "|commit\w*|subscription|prepaid", rf"(?:[\s-]+{_TERM})?")
 )
 _TERM_COLUMNS = frozenset({"pricing", "reserved_1y_usd_per_h", "reserved_3y_usd_per_h"})
 _SOLD_OUT = re.compile(
