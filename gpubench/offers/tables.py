@@ -372,7 +372,7 @@ _SOLD = (
 _TERM = r"(?:\d+|one|three)[- ]?(?:m|mo|months?|y|yrs?|years?)"
 _SOLD_BRIEFLY = re.compile(_SOLD.format("", "", ""))
 _SOLD_OTHERWISE = re.compile(
-    _SOLD.format(rf"|{_TERM}", "|commit\w*|subscription|prepaid", rf"(?:[\s-]+{_TERM})?")
+    _SOLD.format(rf"|{_TERM}", r"|commit\w*|subscription|prepaid", rf"(?:[\s-]+{_TERM})?")
 )
 _TERM_COLUMNS = frozenset({"pricing", "reserved_1y_usd_per_h", "reserved_3y_usd_per_h"})
 _SOLD_OUT = re.compile(
@@ -416,7 +416,7 @@ _SEVERAL = frozenset(
     )
 )
 _ADD_COLUMNS = (
-    "but its price would rank as one on demand in US dollars: add a column pricing (and term_years) or "
+    "but its price would rank as an on-demand price in US dollars: add a column pricing (and term_years) or "
     "currency"
 )
 # In a column of spot prices, these only say whether the price of the row is one.

@@ -608,6 +608,6 @@ def _mix_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
         (bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"),
         (
             abs(total - 1) > _SHARES_TOLERANCE,
-            f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+            f"the shares of the setting mix sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
         ),
     )
