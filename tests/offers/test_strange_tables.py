@@ -47,13 +47,13 @@ def prices(table):
         ("share", "25%", "whole GPUs"),
         ("instance", "H100 slice", "its GPU is"),
         ("instance", "shared H100", "its GPU is"),
-        ("pricing model", "3-year reserved", "on demand"),
-        ("purchase plan", "1-year subscription", "on demand"),
-        ("tier", "Community spot", "on demand"),
-        ("purchase option", "savings plan", "on demand"),
-        ("provider", "acme (spot)", "on demand"),
-        ("instance", "h100 preempt", "on demand"),
-        ("note", "12-month commitment", "on demand"),
+        ("pricing model", "3-year reserved", "demand"),
+        ("purchase plan", "1-year subscription", "demand"),
+        ("tier", "Community spot", "demand"),
+        ("purchase option", "savings plan", "demand"),
+        ("provider", "acme (spot)", "demand"),
+        ("instance", "h100 preempt", "demand"),
+        ("note", "12-month commitment", "demand"),
         ("is_spot", "True", "spot price"),
         ("status", "sold-out", "cannot be ordered"),
         ("status", "No capacity", "cannot be ordered"),
@@ -70,7 +70,7 @@ def test_a_cell_that_makes_a_price_false_sets_its_row_aside(read, heading, cell,
     assert not prices(table)
     ((_, reason),) = table.set_aside
     assert why in reason
-    is_advice_right = why in {"on demand", "currency"} and heading != "instance"
+    is_advice_right = why in {"demand", "currency"} and heading != "instance"
     assert ("add a column pricing" in reason) == is_advice_right
 
 
