@@ -248,7 +248,7 @@ VERBS: Mapping[str, Verb] = {
         ("fit", "fits", "vram", "mem"),
     ),
     "rank": Verb(
-        "Rank GPUs and instances by training per dollar, and show how certain the order is.\n\n"
+        "Rank GPUs and instances by the cost and time of a job, and show how certain the order is.\n\n"
         "Needs no GPU and no network: it uses your measurements where there are any, predictions elsewhere.",
         (RankRequest, ShownRequest, PricesRequest),
         ("recommend", "best", "buy", "rent", "choose"),

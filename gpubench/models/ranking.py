@@ -136,8 +136,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
             gain from another recipe at this number (``checkpointing_from``) shows only in ``samples_per_s``.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if it is not computed, for example
-            for a machine's fourth offer below the first 1,000 rows.
+        p_best: Probability of being the best offer, over joint draws. None if it is not computed: for a row
+            that may be the best but is below the first 1,000 rows, and below three offers of its kind.
         p_cheapest, p_sensible, p_fastest: Probability of costing the fewest dollars, of having the lowest
             total cost including the hours, and of being fastest. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.

@@ -42,7 +42,7 @@ MAX_RATIO = 5.0
 same instance or from the median of the other providers. Providers differ by a factor of 7. The only shipped
 price below 0.3 times the median of others of its kind is one cloud's V100, and it is confirmed."""
 
-# No price of an hour exceeds the others by this factor, not even the user's own: a month has 730 hours.
+# No hourly price exceeds the others by this factor, not even the user's own: a month has 730 hours.
 _NEVER_HOURLY_RATIO = 50.0
 
 LOOSENING = 2.0
@@ -242,7 +242,7 @@ class AskedPrices:
         return offers.flagged_in(self._every, self._flags)
 
     def left_out(self, offers: Offers) -> Flags:
-        """Return which prices do not rank: likely mistakes, but the user's own only if hardly of an hour."""
+        """Return which prices do not rank: likely mistakes; a user's own only if it can't be for an hour."""
         left_out = self.doubted(offers)
         for at in np.flatnonzero(left_out & offers.by_user).tolist():
             reference = self._doubted_by(offers[at])

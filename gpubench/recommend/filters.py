@@ -431,25 +431,26 @@ def _seller_filters(request: RankRequest, offers: Offers) -> tuple[tuple[object,
     )
 
 
-def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
-    """Return the filter on excluded providers and GPUs.
+def excluded_by(name: str, offers: Offers) -> frozenset[str]:
+    """Return the provider or the keys of the GPUs that a name of ``--exclude`` means.
 
     Raises:
-        MisuseError: If a name is unknown.
+        MisuseError: If the name is unknown.
     """
     there = offers.provider.present
-    found = {name: find_provider(name, there) for name in names}
-    providers = {provider for provider in found.values() if provider}
-    gpus = {name: known_keys(name) for name, provider in found.items() if not provider}
-    if unknown := [name for name, keys in gpus.items() if not keys]:
-        similar = nearest(unknown[0], [*there, *load_specs(), *architectures()])
-        raise unknown_name("provider or GPU", unknown[0], similar)
-    gpu_keys = frozenset(chain(*gpus.values()))
+    meant = find_provider(name, there) or known_keys(name)
+    if not meant:
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs(), *architectures()]))
+    return frozenset((meant,) if isinstance(meant, str) else meant)
+
+
+def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
+    meant = frozenset(chain.from_iterable(excluded_by(name, offers) for name in names))
     return Filter(
         "--exclude",
         lambda o, _: (
             "excluded by name"
-            if o.gpu_key in gpu_keys or (not _is_owned(o) and o.provider.casefold() in providers)
+            if o.gpu_key in meant or (not _is_owned(o) and o.provider.casefold() in meant)
             else None
         ),
         fields=("provider", "pricing", "gpu_key"),

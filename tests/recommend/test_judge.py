@@ -240,7 +240,7 @@ def test_an_empty_answer_names_the_reason_that_excluded_most_offers():
         ({"mix": {"vgg16": 0.5}}, "the setting mix names its own workloads"),
         (
             {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},
-            "the setting mix shares sum to 0.8: they must sum to 1",
+            "the shares of the setting mix sum to 0.8: they must sum to 1",
         ),
         ({"relative": True, "samples": 1e6}, "the setting relative ranks without a job"),
         ({"epochs": 90, "workloads": ("lstm",)}, "samples = epochs x dataset size"),

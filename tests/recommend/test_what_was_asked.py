@@ -320,3 +320,8 @@ def test_a_quote_far_from_the_listed_prices_of_its_card_is_cautioned(quote, doub
     told = " ".join(rank("resnet50", have=quote, draws=50).said("caution"))
     assert ("listed price" in told) is (doubt is not None)
     assert (doubt or "") in told
+
+
+def test_an_exclusion_of_nothing_is_told():
+    said = rank("resnet50", draws=50, exclude=("titan x", "vast", "h100")).said("asked")
+    assert [each for each in said if "--exclude" in each] == ["No offer matches `--exclude titan x`."]
