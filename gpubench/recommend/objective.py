@@ -491,9 +491,8 @@ class Chances:
 def chances_of(pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` is the result of the function ``order``.
 
-    Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds. A
-    guess never shares the rank of another row. The chances include the
-    uncertainty of prices.
+    Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds.
+    Guesses have ranks of their own. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
     contenders, never_best = _contenders(pool, order, detailed)
