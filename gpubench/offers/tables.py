@@ -81,7 +81,7 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD", "US$", "$"})
+DOLLARS = frozenset({"", "USD", "US$", "$", "DOLLAR", "DOLLARS", "US DOLLAR", "US DOLLARS"})
 # What to remove from a price: marks of dollars per hour, and what separates thousands ("1,234.50", "1'234").
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)"
@@ -179,7 +179,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
     several = [column for column in table.columns if _heading(column) in _SEVERAL]
     is_spot, not_spot = _YES, _NO
-    if "spot_usd_per_h" in table.columns and {"1"} <= _values(table, "spot_usd_per_h") <= {"", "0", "1"}:
+    spot = (
+        {row["spot_usd_per_h"] for _, row in cells_of(table)} if "spot_usd_per_h" in table.columns else set()
+    )
+    if {"1"} <= spot <= {"", "0", "1"}:
         is_spot, not_spot = frozenset({"1"}), frozenset({"0"})
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
@@ -218,11 +221,6 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                 )
             except ValueError as error:
                 yield SetAside(where, str(error))
-
-
-def _values(table: Table, column: str) -> set[str]:
-    at = table.columns.index(column)
-    return {row[at].strip() for _, row in table.rows if at < len(row)}
 
 
 _PRICINGS = re.compile(r"[ -]")
@@ -357,7 +355,9 @@ _NOT_ON_DEMAND = re.compile(
 )
 
 
-_FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at)\b", re.IGNORECASE)
+_FLOOR = re.compile(
+    r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at|as low as)\b", re.IGNORECASE
+)
 
 
 def _floor_in(note: str | None) -> bool | None:
