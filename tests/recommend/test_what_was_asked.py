@@ -125,6 +125,8 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     assert mine.row.estimate.case.batch_size == 1
     assert mine.row.estimate.batch_choice == "largest"
     assert "Smaller batch to fit in memory: 1x RTX 3090 at 1; others use 2." in found.said("caution")
+    (job,) = [text for text in found.said("asked") if text.startswith("The job trains ")]
+    assert "batch 2 per GPU" in job
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
