@@ -299,25 +299,23 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     )
 
 
-_TIMED = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\d.*)?", re.ASCII)
-_DAY_MONTH = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})", re.ASCII)
+# A date with a time or slashes, one with points, and ones with slashes of which one number must be the day.
+_YEAR, _MONTH, _DAY = r"(?P<year>\d{4})", r"(?P<month>\d{1,2})", r"(?P<day>1[3-9]|2\d|3[01])"
+_DATES = (
+    re.compile(rf"{_YEAR}[-/.]{_MONTH}[-/.](?P<day>\d{{1,2}})(?:[T ]\d.*)?", re.ASCII),
+    re.compile(rf"(?P<day>\d{{1,2}})\.{_MONTH}\.{_YEAR}", re.ASCII),
+    re.compile(rf"{_DAY}[-/]{_MONTH}[-/]{_YEAR}", re.ASCII),
+    re.compile(rf"{_MONTH}[-/](?:{_DAY}|(?P<same>(?P=month)))[-/]{_YEAR}", re.ASCII),
+)
 
 
-@lru_cache
 def _day(text: str) -> str:
-    # Return a date as YYYY-MM-DD, without its time: 2026/11/20, 20.11.2026, 11/20/2026. Others, such as
-    # 11/10/2026, which may be in October or November, stay as they are, and their rows are set aside.
-    if (found := _TIMED.fullmatch(text)) is not None:
-        year, month, day = found.groups()
-    elif (found := _DAY_MONTH.fullmatch(text)) is not None:
-        day, mark, month, year = found.groups()
-        if mark != "." and int(month) > 12:
-            day, month = month, day
-        elif mark != "." and int(day) <= 12 and day != month:
-            return text
-    else:
+    # Return a date as YYYY-MM-DD, without its time. Others, such as 11/10/2026, which may be in October or
+    # November, stay as they are, and their rows are set aside.
+    found = next(filter(None, (each.fullmatch(text) for each in _DATES)), None)
+    if found is None:
         return text
-    return f"{year}-{month:0>2}-{day:0>2}"
+    return f"{found['year']}-{found['month']:0>2}-{found['day'] or found['month']:0>2}"
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
