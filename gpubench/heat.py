@@ -120,7 +120,7 @@ def slowing_to_come(
     cold_to_warm: float = 0.0,
     per_clock: float = 0.0,
 ) -> float | None:
-    """Return the relative increase in step time that a longer run may show over these launches.
+    """Return the relative increase in step time that a longer run may show compared with these launches.
 
     For a card that is still warming up, the result is the largest of three estimates: a further rise of
     ``USUAL_RISE_C`` above its last launch, because a card cools between cases but not during a long run; the

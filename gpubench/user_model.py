@@ -577,7 +577,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that the first dimension of some input or target is the batch, as not every input needs it."""
+    """Check that at least one input or target has the batch as its first dimension; the others need not."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""

@@ -222,7 +222,7 @@ READINGS_ROUNDS = 4
 # Approximate time that the profiler needs to start and to summarize [s].
 PROFILER_S = 2.0
 MOST_EVENTS = 200
-# Assumed ratio of the time of a single pass to the time of a step in a round, at most.
+# Assumed maximum ratio of the time of a single pass to that of a step in a round.
 LATENCY_MARGIN = 1.5
 
 

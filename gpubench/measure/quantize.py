@@ -64,7 +64,8 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         device: The model's device.
 
     Raises:
-        NotHereError: If this torch or device has no int8 products, or the model has no suitable layer.
+        NotHereError: If torchao is missing, this torch or device has no int8 products, or the model has no
+            suitable layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_unquantized_linear(layer, INT8_MULTIPLE)}

@@ -107,8 +107,14 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def is_extrapolated(self) -> bool:
-        """Whether the estimate is a guess: a prediction for a GPU outside the range of the fit."""
+        """Whether this is a prediction for a GPU outside the range of the fit."""
         return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
+
+    @property
+    def is_a_guess(self) -> bool:
+        """Whether this is a prediction outside the range of the fit, or without an interval (host-bound)."""
+        is_host_bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
+        return self.is_extrapolated or (self.basis == "predicted" and self.low is None and is_host_bound)
 
 
 MODELED = "modeled"
@@ -136,8 +142,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
             gain from another recipe at this number (``checkpointing_from``) shows only in ``samples_per_s``.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if it is not computed, for example
-            for a machine's fourth offer below the first 1,000 rows.
+        p_best: Probability of being the best offer, over joint draws. None if it is not computed: for a row
+            that may be the best but is below the first 1,000 rows, and below three offers of its kind.
         p_cheapest, p_sensible, p_fastest: Probability of costing the fewest dollars, of having the lowest
             total cost including the hours, and of being fastest. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.

@@ -341,7 +341,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """Return the requested task; for a workload with settings that is never trained, its only task.
+        """Return the requested task, or the only task of a workload that has settings and is never trained.
 
         Training is the default, so a request for it is never refused here.
 

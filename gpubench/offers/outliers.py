@@ -42,7 +42,7 @@ MAX_RATIO = 5.0
 same instance or from the median of the other providers. Providers differ by a factor of 7. The only shipped
 price below 0.3 times the median of others of its kind is one cloud's V100, and it is confirmed."""
 
-# No price of an hour exceeds the others by this factor, not even the user's own: a month has 730 hours.
+# No hourly price exceeds the others by this factor, not even the user's own: a month has 730 hours.
 _NEVER_HOURLY_RATIO = 50.0
 
 LOOSENING = 2.0
@@ -243,10 +243,14 @@ class AskedPrices:
 
     def left_out(self, offers: Offers) -> Flags:
         """Return which prices do not rank: likely mistakes, but the user's own only if hardly of an hour."""
-        left_out = self.doubted(offers)
-        for at in np.flatnonzero(left_out & offers.by_user).tolist():
-            reference = self._doubted_by(offers[at])
-            left_out[at] = reference is not None and _is_never_hourly(offers[at], reference)
+        return offers.flagged_in(self._every, self._left_out)
+
+    @cached_property
+    def _left_out(self) -> Flags:
+        left_out = self._flags.copy()
+        for at in np.flatnonzero(left_out & self._every.by_user).tolist():
+            reference = self._doubted_by(self._every[at])
+            left_out[at] = reference is not None and _is_never_hourly(self._every[at], reference)
         return left_out
 
     @cached_property

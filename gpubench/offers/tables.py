@@ -6,22 +6,17 @@ price is set aside with the reason, and the rest is used. Tables of SkyPilot and
 only the name of their file or folder names the cloud, so options can state both.
 """
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain, islice
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.groups import grouped
 from gpubench.names import counted, normalize, squeeze, tpu_slice
 from gpubench.offers.dates import price_day
@@ -35,15 +30,12 @@ from gpubench.offers.quotes import (
 )
 from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.sources import NO_HOST, HostFacts, Quote, gpuhunt_catalog, kind_of
-from gpubench.offers.table import OfferTable, SetAside
+from gpubench.offers.table import NOT_RANKED, OfferTable, SetAside
+from gpubench.offers.text_table import Table, cells_of, read_rows
 from gpubench.pricings import Pricing
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
-from gpubench.units import GIB, figure_in, plain
-
-MAX_ROWS = 500_000
-# Maximum number of cells, because short rows are padded to the header: a wide header could exhaust memory.
-_MAX_CELLS = 20_000_000
+from gpubench.units import GIB, figure_in, listing, plain
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -74,8 +66,10 @@ HEADINGS: Mapping[str, str] = {
         "your price, net price, discounted price, price, current price, list price, "
         "on demand, on demand price, ondemand, dph, pay as you go"
     ),
-    _PER_GPU: "price gpu, price per gpu, per gpu",
-    "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
+    _PER_GPU: "price gpu, price per gpu, per gpu, gpuh, price card, price per card, price accelerator",
+    "spot_usd_per_h": (
+        "spot, is spot, spot price, interruptible, interruptible price, preemptible, preemptible price"
+    ),
 }
 """Other names for gpubench's columns, most likely first; see ``_heading``."""
 # Words in column names: that a price is for an hour, that a column has prices, and words to ignore.
@@ -87,105 +81,13 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD", "US$", "$"})
-# What to remove from a price: marks of dollars per hour, and commas that separate thousands ("1,234.50").
+DOLLARS = frozenset({"", "USD", "US$", "$", "DOLLAR", "DOLLARS", "US DOLLAR", "US DOLLARS"})
+# What to remove from a price: marks of dollars per hour, and what separates thousands ("1,234.50", "1'234").
 _MONEY = re.compile(
-    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)",
+    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)"
+    r"|(?<=\d)[\s'’](?=\d{3}(?:\.\d|\b))",
     re.IGNORECASE,
 )
-_DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
-
-
-# --- a table of text -------------------------------------------------------------------------------------
-
-
-class Table(NamedTuple):
-    """A table as read from a file, before any checks of its cells.
-
-    Attributes:
-        name: Name of its file.
-        day: Day of the file's last modification.
-        columns: Column names in lowercase.
-        rows: The number of each row and its unstripped cells, which may be fewer or more than the columns.
-    """
-
-    name: str
-    day: date
-    columns: Sequence[str]
-    rows: Sequence[tuple[int, Sequence[str]]]
-
-
-def _read_rows(path: Path) -> Table:
-    """Read the user's table: JSON if its suffix is .json, else CSV with a header.
-
-    JSON is a list of objects, or an object with one list of objects.
-
-    Raises:
-        MisuseError: If the file is missing, not UTF-8, not a table, or too large.
-    """
-    raw = read_bytes(path, TABLE_BYTES, follow_links=True)
-    if raw.startswith(b"PK"):
-        raise MisuseError(f"{plain(path.name)} is a spreadsheet or archive: save the table as CSV")
-    read = _json_rows if path.suffix.lower() == ".json" else _csv_rows
-    header, rows = read(decode_text(raw, path), path)
-    if len(rows) > MAX_ROWS:
-        raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
-    if len(rows) * len(header) > _MAX_CELLS:
-        raise MisuseError(
-            f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {_MAX_CELLS:,} "
-            "cells in all: leave out empty columns"
-        )
-    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    return Table(path.name, changed, [name.strip().lower() for name in header], rows)
-
-
-def _cells(table: Table) -> Iterator[tuple[int, dict[str | None, str]]]:
-    # Yield each row number with the stripped text by column, "" for an empty cell. The key None holds the
-    # text of all cells beyond the header.
-    width, names = len(table.columns), table.columns[::-1]  # backward: the first of equal names wins
-    for number, row in table.rows:
-        texts = [*map(str.strip, row[:width]), *[""] * (width - len(row))]
-        found: dict[str | None, str] = dict(zip(names, texts[::-1], strict=True))
-        found[None] = "".join(row[width:]).strip()
-        yield number, found
-
-
-def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and the rows with their line numbers.
-
-    The header determines the delimiter. With semicolons or tabs, a comma may be the decimal separator.
-    """
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    try:
-        rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
-    except csv.Error as error:
-        raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
-    if rows and "".join(rows[0][1]).lower() == "sep=":  # tells Excel the delimiter, which follows it
-        del rows[0]
-    if not rows:
-        raise MisuseError(f"{plain(path.name)} is empty: the first line names the columns")
-    if separator != ",":
-        rows = [(line, [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row]) for line, row in rows]
-    return rows[0][1], rows[1:]
-
-
-def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    if text.lstrip().startswith("{"):  # an API answer has the list under a key
-        answer = decode_json(text, dict[str, Any], path, what="a JSON list of offers")
-        lists = [value for value in answer.values() if isinstance(value, list)]
-        text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
-    table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
-    header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > _MAX_CELLS:  # the caller refuses it, so its cells are not needed
-        return header, [(0, [])] * len(table)
-    return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None or isinstance(value, list | dict) else str(value)
 
 
 # --- the user's own table --------------------------------------------------------------------------------
@@ -201,7 +103,7 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
     Raises:
         MisuseError: If the file cannot be read; individual bad rows are set aside instead.
     """
-    table = _read_rows(path)
+    table = read_rows(path, _is_gpu)
     if (format_ := _format(table, None)) != "own":
         raise MisuseError(
             f"{plain(path.name)} has the columns of {format_}, which have no dates: "
@@ -223,9 +125,14 @@ def clean(table: Table, latest: date) -> OfferTable:
     if missing:
         raise MisuseError(
             f"{plain(table.name)} has no column {' and no column '.join(missing)}; "
-            f"its columns are {plain(', '.join(table.columns)) or 'without names'}"
+            f"its columns are {plain(', '.join(table.columns)) or 'without names'}: rename yours, "
+            "and convert other units"
         )
     return read_quotes(_quotes(named), None, latest).table
+
+
+# Rows that tell whether a column has numbers.
+_MOST_READ = 100
 
 
 def _renamed(table: Table) -> Table:
@@ -241,6 +148,17 @@ def _renamed(table: Table) -> Table:
         meant = [column for column, words in headings.items() if words in wanted]
         if meant and name not in present:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
+            alike = [
+                each
+                for at, each in enumerate(table.columns)
+                if headings.get(each) == headings[column]
+                and any(re.search(r"\d", "".join(row[at : at + 1])) for _, row in table.rows[:_MOST_READ])
+            ]
+            if len(alike) > 1 and name in {*PRICES, _PER_GPU}:
+                raise MisuseError(
+                    f"{plain(table.name)} has two columns of one price, {listing(map(plain, alike))}: "
+                    "leave the one that applies"
+                )
             is_of_any_pricing = (
                 name == "on_demand_usd_per_h" and not {"demand", "ondemand"} & headings[column]
             )
@@ -258,27 +176,40 @@ def _heading(column: str) -> frozenset[str]:
     return frozenset((meaning - _OF_AN_HOUR - {"per"}) | {"price"}) if is_hourly else frozenset(meaning)
 
 
+_GPU_HEADINGS = frozenset(map(_heading, ("gpu_key", *HEADINGS["gpu_key"].split(", "))))
+
+
+def _is_gpu(column: str) -> bool:
+    return _heading(column) in _GPU_HEADINGS
+
+
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
-    nodes = [column for column in table.columns if _heading(column) in _NODES]
+    several = [column for column in table.columns if _heading(column) in _SEVERAL]
+    is_spot, not_spot = _YES, _NO
+    spot = (
+        {row["spot_usd_per_h"] for _, row in cells_of(table)} if "spot_usd_per_h" in table.columns else set()
+    )
+    if {"1"} <= spot <= {"", "0", "1"}:
+        is_spot, not_spot = frozenset({"1"}), frozenset({"0"})
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
-    for number, row in _cells(table):
+    for number, row in cells_of(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
-        if row.get("spot_usd_per_h", "").lower() in _NO:
+        if row.get("spot_usd_per_h", "").lower() in not_spot:
             row["spot_usd_per_h"] = ""
         priced = [column for column in prices if row[column]] or ([_PER_GPU] if row.get(_PER_GPU) else [])
         why_not = None if priced else "no price"
         if row[None]:
             why_not = "more cells than the header has columns"
-        elif row.get("spot_usd_per_h", "").lower() in _YES:
+        elif row.get("spot_usd_per_h", "").lower() in is_spot:
             why_not = "its price is a spot price: put it into a column spot_usd_per_h"
-        elif several := [row[each] for each in nodes if (figure_in(row[each]) or 1) != 1]:
+        elif found := [each for each in several if (figure_in(row[each]) or 1) != 1]:
             why_not = (
-                f"it has {plain(several[0])} nodes: give the GPUs and the price of one instance, without a "
-                "column of nodes"
+                f"its {plain(found[0], 40)} is {plain(row[found[0]])}: give the GPUs and the price of one "
+                "instance for an hour, without that column"
             )
         if why_not is not None:
             yield SetAside(where, why_not)
@@ -295,12 +226,14 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                     region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
+                    shared=quote,
                 )
             except ValueError as error:
                 yield SetAside(where, str(error))
 
 
 _PRICINGS = re.compile(r"[ -]")
+_COUNT_MARK = re.compile(r"^[x×] ?(?=\d)|(?<=\d) ?(?:[x×]|gpus?|cards?)$")
 # gpubench's columns, which have their own rules. Only other columns, such as notes, may contradict the price.
 _UNDERSTOOD = frozenset(
     {*HEADINGS, *PRICES, *HostFacts.__struct_fields__, *PAGES, "pricing", "term_years", "kind", "source"}
@@ -322,7 +255,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     usual = stated or in_instance
     # Without a column of counts, it is 1 unless a name contains it; an empty cell means an unknown count.
-    gpu_count = re.sub(" gpus?$", "", get("gpu_count", str(usual or 1)).lower()) or str(usual or "")
+    gpu_count = _COUNT_MARK.sub("", get("gpu_count", str(usual or 1)).lower()) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
     usd_per_unit, currency = None, get("currency", "").upper()
@@ -330,11 +263,11 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    if pricing == Pricing.ON_DEMAND and (said := _said_otherwise(row)) is not None:
-        raise ValueError(
-            f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
-            "term_years) or currency"
-        )
+    # A note may be about the reserved price of its row, and a kind may say that nothing is for sale.
+    sold_otherwise = _SOLD_OTHERWISE if _TERM_COLUMNS.isdisjoint(table.columns) else _SOLD_BRIEFLY
+    contradiction = _contradicted(row, pricing, figure_in(gpu_count) or 1, sold_otherwise)
+    if contradiction is not None and kind not in NOT_RANKED:
+        raise ValueError(contradiction)
     ram_bytes = figure_in(get("ram_bytes", ""))
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
     page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
@@ -352,7 +285,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         pricing=Pricing(read_field("pricing", pricing)),
         term_years=term_years,
         kind=kind,
-        price_date=get("price_date", table.day.isoformat()),
+        price_date=_day(get("price_date", table.day.isoformat())),
         source=f"{source} {page}".rstrip(),
         note=note,
         ask_count=get("ask_count"),
@@ -362,7 +295,27 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         if (floor := get("is_floor"))
         else _floor_in(note),
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
+        row="",
     )
+
+
+# A date with a time or slashes, one with points, and ones with slashes of which one number must be the day.
+_YEAR, _MONTH, _DAY = r"(?P<year>\d{4})", r"(?P<month>\d{1,2})", r"(?P<day>1[3-9]|2\d|3[01])"
+_DATES = (
+    re.compile(rf"{_YEAR}[-/.]{_MONTH}[-/.](?P<day>\d{{1,2}})(?:[T ]\d.*)?", re.ASCII),
+    re.compile(rf"(?P<day>\d{{1,2}})\.{_MONTH}\.{_YEAR}", re.ASCII),
+    re.compile(rf"{_DAY}[-/]{_MONTH}[-/]{_YEAR}", re.ASCII),
+    re.compile(rf"{_MONTH}[-/](?:{_DAY}|(?P<same>(?P=month)))[-/]{_YEAR}", re.ASCII),
+)
+
+
+def _day(text: str) -> str:
+    # Return a date as YYYY-MM-DD, without its time. Others, such as 11/10/2026, which may be in October or
+    # November, stay as they are, and their rows are set aside.
+    found = next(filter(None, (each.fullmatch(text) for each in _DATES)), None)
+    if found is None:
+        return text
+    return f"{found['year']}-{found['month']:0>2}-{found['day'] or found['month']:0>2}"
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
@@ -384,10 +337,12 @@ def _in_dollars(text: str) -> str:
     return text if not text or figure_in(text) is not None else _MONEY.sub("", text).strip()
 
 
-@lru_cache(maxsize=10_000)
+_MAYBE_COUNTED = re.compile(r"\d ?[xX×]|[xX×] ?\d")
+
+
 def _count_in(instance: str, gpu: str) -> int | None:
     # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
-    count, rest = counted(instance)
+    count, rest = counted(instance) if _MAYBE_COUNTED.search(instance) else (None, "")
     is_of_gpu = count and any(
         word in squeeze(rest) for word in normalize(gpu).split() if re.search(r"\d", word)
     )
@@ -396,13 +351,20 @@ def _count_in(instance: str, gpu: str) -> int | None:
 
 # Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
 # demand. "HGX B200 (with preemptible)" has both prices.
-_PART_OR_LAPTOP = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
+_PART_OR_LAPTOP = re.compile(
+    r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook|slice|fractional)\b|\bshared\b(?![ -]c)",
+    re.IGNORECASE,
+)
 _NOT_ON_DEMAND = re.compile(
-    r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
+    r"(?<!with )(?<!non-)(?<!no[ -])(?<!not )(?<!without )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
+    r"|low[ -]priority|commit\w*|(?:all|partial)[ -]upfront|subscription|savings plan|prepaid)\b(?![ -]free)",
+    re.IGNORECASE,
 )
 
 
-_FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at)\b", re.IGNORECASE)
+_FLOOR = re.compile(
+    r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at|as low as)\b", re.IGNORECASE
+)
 
 
 def _floor_in(note: str | None) -> bool | None:
@@ -410,45 +372,121 @@ def _floor_in(note: str | None) -> bool | None:
     return True if note and _FLOOR.match(note) else None
 
 
-# A clause of a cell that says how a price is paid, that nothing is on sale, or that dollars are not meant.
+# Clauses of a cell: a price is not on demand, nothing is on sale, a price is not for an hour or not in
+# dollars, it is for one GPU of several, or the GPU is only a part of one.
+_PERIOD = r"(?:days?|daily|weeks?|weekly|months?|monthly|mo|years?|yearly|yr|annum|annual(?:ly)?)"
+_SOLD = (
+    r"(?:(?:an?|this|is|prices?|only|for|on|as|community{0})[\s-]+)*"
+    r"(?:spot|pre-?empt(?:ible)?|interruptible|reserved|low[ -]priority{1})"
+    r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*{2}"
+)
+_TERM = r"(?:\d+|one|three)[- ]?(?:m|mo|months?|y|yrs?|years?)"
+_SOLD_BRIEFLY = re.compile(_SOLD.format("", "", ""))
 _SOLD_OTHERWISE = re.compile(
-    r"(?:(?:an?|this|is|prices?|only|for|on|as)\s+)*"
-    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available|"
-    r"wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order)"
-    r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*"
+    _SOLD.format(rf"|{_TERM}", r"|commit\w*|subscription|prepaid", rf"(?:[\s-]+{_TERM})?")
+)
+_TERM_COLUMNS = frozenset({"pricing", "reserved_1y_usd_per_h", "reserved_3y_usd_per_h"})
+_SOLD_OUT = re.compile(
+    r"(?:currently\s+)?(?:sold[ -]?out|out of (?:stock|capacity)|no (?:stock|capacity|availability)|"
+    r"(?:not |un)available|wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order|"
+    r"(?:fully )?(?:rented|booked|occupied)(?: out)?|discontinued|end of life|"
+    r"(?:0|none) (?:left|available|in stock))"
 )
 _NOT_IN_DOLLARS = re.compile(
-    r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|[€£¥])"
+    r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|rmb|cents?|[€£¥¢])"
 )
-# A cell with a long commitment, and the headings of a commitment, a sum paid in advance, and what is left.
-_LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
-_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
+_NOT_HOURLY = re.compile(
+    rf"(?:(?:usd|us|\$|prices?|is|are|priced|billed|paid|charged)\s*)*(?:(?:per|/|an?|each|every)\s*){_PERIOD}"
+    rf"|(?:billed|paid|charged)\s+{_PERIOD}"
+)
+_BARE_PERIOD = re.compile(rf"(?:1 )?{_PERIOD}")
+_SHORT_PERIOD = re.compile(r"minutes?|seconds?|min|sec")  # a price by the hour may be billed by the second
+_OF_ONE_GPU = re.compile(
+    r"(?:(?:usd|us|\$|prices?|is|are)\s*)*(?:per|/|each)\s*(?:gpu|card|accelerator)s?"
+    r"(?:[\s/-]*(?:per )?(?:hours?|hr|h))?"
+)
+_PART = re.compile(
+    r"(?<![\d/])1/[2-9](?![\d/])|\b\dg\.\d+gb\b|\bmig[ -]?\dg"
+    r"|\b(?:time[ -]?sliced|fractional|(?:shared|half an?) gpu|(?:gpu|mig) slice)\b"
+)
+# Words of headings: how a price is paid, a commitment, a sum paid in advance, what a price is for, what is
+# left, what is taken, and a part of a GPU.
+_PAYMENT = frozenset(
+    {"pricing", "plan", "billing", "type", "tier", "model", "option", "mode", "market", "offering"}
+)
+_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "min", "duration", "lease"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
-_STOCK = frozenset({"available", "availability", "stock"})
-# The headings of a number of machines: a price may be that of one of them or of all.
-_NODES = frozenset({*map(_heading, ("node", "nodes", "number nodes", "num nodes", "node count"))})
+_UNITS = frozenset(
+    {"unit", "units", "period", "basis", "frequency", "cycle", "billing", "price", "note", "notes"}
+)
+_STOCK = frozenset({"available", "availability", "stock", "rentable"})
+_TAKEN = frozenset({"rented", "occupied", "unavailable", "sold"})
+_FRACTION = frozenset({"fraction", "share", "slice", "portion"})
+_LONG = re.compile(r"months?\b|(?<![a-z])mo\b|years?\b|yrs?\b|annual")
+# The headings of a number of machines or of hours: a price may be that of one of them or of all.
+_SEVERAL = frozenset(
+    map(
+        _heading,
+        ("node", "nodes", "number nodes", "num nodes", "node count", "hours", "gpu hours", "hours used"),
+    )
+)
+_ADD_COLUMNS = (
+    "but its price would rank as an on-demand price in US dollars: add a column pricing (and term_years) or "
+    "currency"
+)
 # In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
+_NONE = _NO | {"0", "0%", "none", "❌", "✗", "✘", "×"}
 
 
-def _said_otherwise(row: Mapping[str, str]) -> str | None:
-    # Return the cell that contradicts a price on demand in US dollars, with its heading; None if none does.
-    in_dollars = row.get("currency", "").upper() in DOLLARS
-    for heading in row:
-        cell = row[heading].lower()
-        if heading in _UNDERSTOOD or not cell:
-            continue
-        words, clauses = _heading(heading), [clause.strip() for clause in re.split(r"[;,.()]", cell)]
-        is_contradicted = (
-            any(map(_SOLD_OTHERWISE.fullmatch, clauses))
-            or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
-            or (not words.isdisjoint(_TERMS) and _LONG.search(cell))
-            or (not words.isdisjoint(_PAID_FIRST) and re.search("[1-9]", cell))
-            or (not words.isdisjoint(_STOCK) and cell in {*_NO, "0", "none"})
-        )
-        if is_contradicted:
-            return f"its {plain(heading, 40)} is {plain(row[heading], 40)!r}"
+def _contradicted(
+    row: Mapping[str, str], pricing: str, gpu_count: float, sold_otherwise: re.Pattern[str]
+) -> str | None:
+    # Return the cell that contradicts a price of whole GPUs for an hour, and why; None if none does.
+    is_in_dollars = row.get("currency", "").upper() in DOLLARS
+    for heading, text in row.items():
+        if text and (heading not in _UNDERSTOOD or heading == "provider"):
+            problem = _problem(heading, text.lower(), gpu_count, sold_otherwise, is_in_dollars)
+            if problem is not None and (problem != _ADD_COLUMNS or pricing == Pricing.ON_DEMAND):
+                return f"its {plain(heading, 40)} is {plain(text, 40)!r}, {problem}"
     return None
+
+
+@lru_cache(maxsize=10_000)
+def _problem(
+    heading: str, cell: str, gpu_count: float, sold_otherwise: re.Pattern[str], is_in_dollars: bool
+) -> str | None:
+    words, clauses = _heading(heading), [clause.strip() for clause in re.split(r"[;,.()]", cell)]
+    is_paid_otherwise = (
+        any(map(sold_otherwise.fullmatch, clauses))
+        or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
+        or (words & (_TERMS | _PAYMENT) and _LONG.search(cell))
+        or (words & _PAID_FIRST and re.search("[1-9]", cell))
+        or (is_in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
+    )
+    is_of_a_period = words & _UNITS and (
+        any(map(_BARE_PERIOD.fullmatch, clauses))
+        or (words & {"unit", "per"} and _SHORT_PERIOD.fullmatch(cell))
+    )
+    is_fraction = (
+        words & _FRACTION
+        and words <= _FRACTION | {"gpu", "gpus"}
+        and figure_in(cell.rstrip("%")) not in {None, 1, 100}
+    )
+    is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
+    problems = {
+        "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))
+        or (words & _STOCK and cell in _NONE)
+        or (words & _TAKEN and cell in _YES),
+        "so its price is not for an hour: convert it": is_of_a_period
+        or any(map(_NOT_HOURLY.fullmatch, clauses)),
+        "but it would rank as whole GPUs": is_fraction or _PART.search(cell),
+        f"so its price is not that of all its GPUs: put it into a column {_PER_GPU}": gpu_count > 1
+        and any(map(_OF_ONE_GPU.fullmatch, clauses)),
+        "so fewer GPUs cannot be ordered": is_minimum and (figure_in(cell) or 0) > gpu_count,
+        _ADD_COLUMNS: is_paid_otherwise,
+    }
+    return next((problem for problem, has_it in problems.items() if has_it), None)
 
 
 def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
@@ -460,7 +498,6 @@ def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> Non
         raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
 
 
-@lru_cache(maxsize=10_000)
 def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
     # Return what the name of an instance contradicts, in words; None if nothing.
     if _PART_OR_LAPTOP.search(instance) and not _PART_OR_LAPTOP.search(gpu):
@@ -530,7 +567,7 @@ def read_table(
     latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
     """Read a price table; return its format and its offers. See ``refresh.import_offers``."""
-    rows, latest = _read_rows(file), latest or today() + timedelta(days=1)
+    rows, latest = read_rows(file, _is_gpu), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
         return format_, clean(rows, latest)
@@ -548,7 +585,7 @@ def read_table(
     else:
         cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
-    cells, source = (row for _, row in _cells(rows)), f"{format_} table {plain(file.name)}"
+    cells, source = (row for _, row in cells_of(rows)), f"{format_} table {plain(file.name)}"
     return format_, read_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 

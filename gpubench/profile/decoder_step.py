@@ -209,7 +209,7 @@ class _Tally:
         self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
     def each(self, passes: _Passes, elements: float, times: float = 1) -> None:
-        """Add a kernel for each number in ``passes``: the multiple of ``elements`` moved per token."""
+        """Add a kernel for each number in ``passes``, which moves that multiple of ``elements`` per token."""
         for multiple in passes:
             self.moves(multiple * elements, times)
 
@@ -600,7 +600,7 @@ class _Step:
             more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
             inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)
-        # While the rotary embedding turns back the gradients of queries and keys
+        # While the rotary embedding rotates the gradients of queries and keys back
         turning = self._bytes(2 * decoder.width + 11 * decoder.query_width + 2 * decoder.value_width)
         return max(whole + inside, turning if decoder.rotary else 0.0)
 

@@ -371,7 +371,7 @@ def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
 
 
 def _envelope(places: Sequence[int], held: Floats, slope: Floats) -> list[int]:
-    """Return the places of the lines on the upper envelope of lines that get steeper and start lower."""
+    """Return the places of lines on the upper envelope; each line is steeper than the one before it."""
 
     def crossing(low: int, steep: int) -> float:
         """Return the batch size above which the steeper line is higher."""

@@ -1,10 +1,11 @@
 """Trace the operators of one step and one forward pass at one batch size, on the first device that works.
 
 The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from its
-tensors are computed beside the trace if they follow from its batch. For others the trace runs on the CPU or,
-if that takes too long, on the meta device with every such value taken as 1. A kernel that runs only on a GPU
-is replaced with a substitute, which returns a tensor like its largest input and keeps its inputs for the
-backward pass. That is enough for a bound on the memory, but says nothing about the FLOPs.
+tensors are computed beside the trace if they follow from its batch; the others come from a step on the CPU.
+If the trace still fails on the meta device, it runs on the CPU. If the CPU takes too long, every such value
+is taken as 1 on the meta device. A kernel that runs only on a GPU is replaced with a substitute, which
+returns a tensor like its largest input and keeps its inputs for the backward pass. That is enough for a bound
+on the memory, but says nothing about the FLOPs.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class TooSlowError(MisuseError):
 
 
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace on the meta device; if that fails, with the values of the batch; if that fails, on the CPU.
+    """Trace on the meta device, if necessary with values of the batch or from the CPU; else on the CPU.
 
     If the CPU is too slow, every value that does not follow from the batch is taken as 1.
     """
@@ -232,7 +233,7 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
 
 
 def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
-    """Trace on the meta device as if every condition selected all elements.
+    """Trace on the meta device with unknown numbers as 1, and as if unknown conditions selected all elements.
 
     Raises:
         MisuseError: If the FLOPs depend on how many elements are selected.

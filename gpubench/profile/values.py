@@ -138,7 +138,7 @@ def numbers_as_1() -> Iterator[list[Any]]:
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func is not _NUMBER:
             return func(*args, **kwargs)
-        # A fake tensor is not asked: the answers kept for it are the model's own reads, in order
+        # A fake tensor is not queried: its answers (see ``given``) are for the model's own reads, in order
         if not isinstance(args[0], FakeTensor):
             with suppress(RuntimeError):
                 return func(*args, **kwargs)

@@ -193,8 +193,8 @@ def _known(field: str, wanted: Sequence[str], synonyms: Iterable[str]) -> frozen
 def _memory_type(wanted: str | None) -> str:
     known = sorted({spec.memory_type for spec in load_specs().values() if spec.memory_type})
     start = (wanted or "").casefold()
-    if not any(name.casefold().startswith(start) for name in known):
-        raise unknown_choice("the setting memory-type", wanted or "", known)
+    if wanted is not None and not (start and any(name.casefold().startswith(start) for name in known)):
+        raise unknown_choice("the setting memory-type", wanted, known)
     return start
 
 

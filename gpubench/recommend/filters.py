@@ -17,7 +17,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_at
-from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
+from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing, Verdict
 from gpubench.names import counted, nearest, normalize
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
@@ -155,7 +155,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     if last is not None and last.option in _NEAREST_LAST:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
-    if 2 * len(by_count) > len(excluded):
+    if 2 * len(by_count) > sum(each.option != "--gpu" for each in excluded):
         return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
     if misfits := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(misfits[-1])}"
@@ -164,7 +164,8 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     if last is not None and last.option == NO_FIGURE:
         unknown = [each for each in excluded if each.option == NO_FIGURE]
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
-        return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
+        helps = "; `gpubench memory` says what would help" if Verdict.DOES_NOT_FIT in usual else ""
+        return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}{helps}"
     if without := [each for each in excluded if each.option == NO_KERNELS]:
         return f"among them, {_with_reason(without[-1])}"
     return "relax one of these"
@@ -431,25 +432,26 @@ def _seller_filters(request: RankRequest, offers: Offers) -> tuple[tuple[object,
     )
 
 
-def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
-    """Return the filter on excluded providers and GPUs.
+def excluded_by(name: str, offers: Offers) -> frozenset[str]:
+    """Return the provider or the keys of the GPUs that a name of ``--exclude`` means.
 
     Raises:
-        MisuseError: If a name is unknown.
+        MisuseError: If the name is unknown.
     """
     there = offers.provider.present
-    found = {name: find_provider(name, there) for name in names}
-    providers = {provider for provider in found.values() if provider}
-    gpus = {name: known_keys(name) for name, provider in found.items() if not provider}
-    if unknown := [name for name, keys in gpus.items() if not keys]:
-        similar = nearest(unknown[0], [*there, *load_specs(), *architectures()])
-        raise unknown_name("provider or GPU", unknown[0], similar)
-    gpu_keys = frozenset(chain(*gpus.values()))
+    meant = find_provider(name, there) or known_keys(name)
+    if not meant:
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs(), *architectures()]))
+    return frozenset((meant,) if isinstance(meant, str) else meant)
+
+
+def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
+    meant = frozenset(chain.from_iterable(excluded_by(name, offers) for name in names))
     return Filter(
         "--exclude",
         lambda o, _: (
             "excluded by name"
-            if o.gpu_key in gpu_keys or (not _is_owned(o) and o.provider.casefold() in providers)
+            if o.gpu_key in meant or (not _is_owned(o) and o.provider.casefold() in meant)
             else None
         ),
         fields=("provider", "pricing", "gpu_key"),
@@ -474,7 +476,7 @@ def _count_and_price_filters(
             Filter(
                 "an old price when newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
-                suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+                suspects=lambda offers: ~offers.by_user,  # a user's own price is never outdated
             ),
         ),
         (

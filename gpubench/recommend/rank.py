@@ -37,7 +37,7 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import Offers, OfferTable
 from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
@@ -46,7 +46,7 @@ from gpubench.recommend.answer import facts, first_screen_choices, work_done
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
-from gpubench.recommend.filters import NothingLeftError, recorded
+from gpubench.recommend.filters import NothingLeftError, excluded_by, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
 from gpubench.recommend.owning import Ownership, against_rent, offer_of, ownerships, with_utilization
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
@@ -131,6 +131,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
         *_set_aside(table, request.offers),
         *([tell("clock", clock=clock.rstrip("."))] if clock else []),
+        *_on_names(request, Offers.of(table.offers)),
     ]
     evidence_for = partial(gather, request, runs=runs)
     may_rent = request.max_purchase_usd is not None and request.rent_or_buy != "buy"
@@ -197,6 +198,15 @@ def _machines(
     return [], {offer_of(each): each for each in ownerships(buying, power_w, today)}
 
 
+def _on_names(request: RankRequest, offers: Offers) -> Iterator[Told]:
+    # Yield which names in the request have no effect: a missing folder, and exclusions of nothing.
+    if request.results is not None and not request.results.exists():
+        yield tell("no_folder", folder=plain(str(request.results)))
+    there = {*offers.gpu_key.present, *map(str.casefold, offers.provider.present)}
+    if idle := [name for name in request.excluded if there.isdisjoint(excluded_by(name, offers))]:
+        yield tell("exclude_none", names=plain(",".join(idle)))
+
+
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
     # Yield how many rows of the user's table and of others were set aside, and how to list them.
     own_rows = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
@@ -216,10 +226,7 @@ def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
     from gpubench.record.store import newest_runs, reference_runs
 
     stored = newest_runs(results_root(results))
-    notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
-    if results is not None and not results.exists():
-        notes.append(f"There is no folder {plain(results.name)}: none of your measurements are used.")
-    return Runs(stored.runs, reference_runs()), tuple(notes)
+    return Runs(stored.runs, reference_runs()), tuple(filter(None, (*stored.problems, stored.passed_over)))
 
 
 __test__ = {"rank": rank}  # doctest finds a function by its module, and this one is wrapped
@@ -601,6 +608,6 @@ def _mix_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
         (bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"),
         (
             abs(total - 1) > _SHARES_TOLERANCE,
-            f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+            f"the shares of the setting mix sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
         ),
     )

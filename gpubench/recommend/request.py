@@ -251,7 +251,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         NotNegative, Option("Monthly storage cost while the job runs.", JOB, way="setting")
     ] = 0.0
     egress_usd: Annotated[NotNegative, Option("Egress cost of the job.", JOB, way="setting")] = 0.0
-    tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
+    tax: Annotated[NotNegative, Option("Tax rate, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[
         NotNegative,

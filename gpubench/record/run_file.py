@@ -28,7 +28,9 @@ from gpubench.models import (
 )
 from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.models.run import TimeToQuality
-from gpubench.units import MIB, Watts, plain
+from gpubench.names import MEMORY_TOLERANCE
+from gpubench.specs import load_specs
+from gpubench.units import MIB, Watts, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
 """Maximum size: 5 launches of 27 cases with 100 s of telemetry each take 27 MiB; this is about twice that."""
@@ -137,13 +139,18 @@ def _wrong_in_case(case: Case) -> Iterator[str]:
 
 
 def why_invalid(run: Run) -> str | None:
-    """Return why the first invalid row with status ok is invalid; None if there is no such row.
+    """Return why a device or the first invalid row with status ok cannot be true; None if all can.
 
     A run from another machine is then refused; a run of the user keeps the row, marked as invalid. Rates are
     compared with the peaks and FLOPs in the installed tables, because the file may state others.
     """
     from gpubench.measure import checks  # loads the probe, which a ranking does not need
 
+    device, spec = run.device, load_specs().get(run.device.gpu_key or "")
+    size = None if spec is None or device.mig_enabled else spec.memory_bytes
+    if size and device.memory_bytes and abs(device.memory_bytes - size) > MEMORY_TOLERANCE * size:
+        there, listed = format_bytes(device.memory_bytes), format_bytes(size)
+        return f"its device has {there} and claims to be {device.gpu_key}, which has {listed}"
     rows = tuple(_by_installed_tables(row, run.device) for row in run.measurements)
     for index, row in enumerate(rows):
         judged = checks.judge_measurement(row, run.launch_count or 1, rows)

@@ -117,7 +117,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def pull_request(run: Run, place: Path) -> tuple[str, str]:
-    """Return the title and text of a pull request that adds a shared run; the text shows all its contents."""
+    """Return the title and text of a pull request that adds a shared run; the text lists its contents."""
     device, software = plain(run.device.name or UNKNOWN, 80), run.environment
     versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
     limit = run.device.power_limit_w
@@ -171,7 +171,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
-    # Yield a line for each text in the record that contains a path, an address or a serial number.
+    # Yield a line for each text in the record that contains a path, a UUID or an address.
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _private(inner, f"{where}.{key}".lstrip("."))

@@ -13,7 +13,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Pricing
-from gpubench.offers import tables
+from gpubench.offers import tables, text_table
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.table import offer_key
 from gpubench.offers.tables import read_own
@@ -62,7 +62,7 @@ def test_blank_cells_are_unknown(write_table):
         ({"on_demand_usd_per_h": "Infinity"}, "not finite"),
         ({"on_demand_usd_per_h": "1e999999"}, "outside"),
         ({"on_demand_usd_per_h": "1e-400"}, "outside"),
-        ({"on_demand_usd_per_h": "1,25"}, "'1,25' is not a number"),
+        ({"on_demand_usd_per_h": "1,2,5"}, "'1,2,5' is not a number"),
         ({"on_demand_usd_per_h": ""}, "no price"),
         ({"currency": "EUR"}, "currency 'EUR' without usd_per_unit and rate_date"),
         ({"currency": "EUR", "usd_per_unit": "1.1", "rate_date": ""}, "without usd_per_unit and rate_date"),
@@ -326,7 +326,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 
 
 def test_too_many_rows_are_refused(write_table, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_ROWS", 3)
+    monkeypatch.setattr(text_table, "MAX_ROWS", 3)
     assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3
     with pytest.raises(MisuseError, match="more than 3 rows"):
         read_own(write_table(*({"instance": str(n)} for n in range(4))))

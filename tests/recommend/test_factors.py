@@ -41,6 +41,7 @@ def test_each_property_filters_the_offers(options, left):
     [
         ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: GeForce"),
         ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: Hopper"),
+        ({"memory_type": ""}, "the setting memory-type '' is unknown; choose from GDDR5"),
         ({"memory_type": "DRAM"}, "the setting memory-type 'DRAM' is unknown; choose from GDDR5"),
     ],
 )

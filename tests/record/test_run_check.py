@@ -15,6 +15,7 @@ from gpubench.findings import INFORMATIVE
 from gpubench.heat import Moment
 from gpubench.interval import Interval
 from gpubench.models import (
+    DeviceProfile,
     Execution,
     Finding,
     FindingKind,
@@ -29,6 +30,7 @@ from gpubench.record import store
 from gpubench.record.compare import Comparison, Row, compare
 from gpubench.record.request import read_tolerance
 from gpubench.record.run_check import check_run
+from gpubench.units import GIB
 
 
 def launch(index=0, step_s=0.1, spread=0.01, **changes):
@@ -591,3 +593,15 @@ def test_a_run_with_the_same_case_twice_is_refused(tmp_path, make_run):
         code, _, err = typed(*command)
         assert code == 2
         assert f"measured twice: {run.measurements[0].label}" in err
+
+
+def test_a_device_with_the_memory_of_another_one_is_refused(tmp_path, make_run):
+    """A run of a CPU, edited to claim the key of an H100, was stored and used as one of an H100."""
+    for gib, code in ((23.5, 2), (79.6, 0)):
+        claimed = {"name": "NVIDIA H100 80GB HBM3", "gpu_key": "nvidia-h100-sxm-80gb"}
+        device = DeviceProfile(backend="cuda", memory_bytes=int(gib * GIB), **claimed)
+        path = tmp_path / "run.json"
+        path.write_bytes(msgspec.json.encode(make_run(device=device)))
+        found, _, err = typed("results", "add", str(path), "--results", str(tmp_path / "r"))
+        assert found == code
+        assert ("has 23.5 GiB and claims to be nvidia-h100-sxm-80gb" in err) == (code == 2)

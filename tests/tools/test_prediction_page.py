@@ -418,7 +418,7 @@ def not_confirmed() -> Iterator[str]:
     ends = percent(whole["mape"]), percent(float(strangers["mape"]))
     yield f"**Predictions are off by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
-    yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
+    yield f"({whole['targets']} cards, Maxwell to Blackwell; the geometric mean of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
     yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of the pairs. If you own no GPU, times are off by {percent(level['mape'])} % on average"
 
 

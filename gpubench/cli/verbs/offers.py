@@ -64,7 +64,7 @@ def _summary(
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
         f"; over {dates.STALE_AFTER_DAYS} days old: {count(stale, 'price')}, {old} more over "
-        f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day. "
+        f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its earliest day. "
         f"{sentences.say('stock')}"
     )
     yield f"{len(rows):,} of {count(len(table.offers), 'offer')}{ages if rows else '.'}"

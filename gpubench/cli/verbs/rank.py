@@ -42,8 +42,8 @@ def verb(
     upload = "`--dataset-gb` adds the upload of your data; " if can_add_upload else ""
     output.say(
         f"Next: {upload}`gpubench offers refresh` fetches today's prices; `gpubench run` measures the GPU "
-        "here, or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
-        "`gpubench report` makes the page."
+        "here, or the CPU if there is none; `gpubench try` writes a task that measures the recommended "
+        "machine; `gpubench report` makes the page."
     )
 
 
