@@ -16,10 +16,13 @@ from gpubench.interval import flat
 from gpubench.labels import gpu_name
 from gpubench.models import Estimate
 from gpubench.models.record import headed, html_table, views
-from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
-from gpubench.predict.question import Refusal, first_reasons
+from gpubench.predict.question import (
+    UNKNOWN_NOISE,
+    Refusal,
+    first_reasons,
+)
 from gpubench.specs import load_specs
 from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent

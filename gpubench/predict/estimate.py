@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import data_table
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.models import (
     Case,
@@ -18,6 +20,7 @@ from gpubench.models import (
     FindingKind,
     GpuSpec,
     MemoryFit,
+    Precision,
     Run,
     TaskKind,
     Trainable,
@@ -25,29 +28,30 @@ from gpubench.models import (
 )
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
-from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.card_readings import including, reading_of
-from gpubench.predict.decode import FACTOR, VALIDATED_ENGINE, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
     NO_SPEED,
     Question,
+    Reading,
     Refusal,
     case_for,
     check,
     domain_gap,
+    measured_here,
     memory_case_for,
     never_predicted,
+    peaks_of,
     question_of,
+    readings_of,
     task_of,
 )
 from gpubench.predict.request import PredictRequest
-from gpubench.predict.roofline import HOST_SHARE_LIMIT
+from gpubench.predict.roofline import HOST_SHARE_LIMIT, TOKEN_FACTOR, VALIDATED_ENGINE, token_time
 from gpubench.specs import load_specs, usual_spec
-from gpubench.units import Watts
+from gpubench.units import Watts, format_number, per_second, plain
 
 
 @takes_options_of(PredictRequest)
@@ -382,8 +386,8 @@ def _generated(token_s: float, case: Case, prompt: Prediction) -> Prediction:
     """Add the time of the tokens after the first to the prediction for the prompts."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token_s
-    slow_s = prompt_s * math.exp(prompt.half_width) + rest * (token_s * FACTOR)
-    least_s = case.batch_size / prompt.most_samples_per_s + rest * (token_s / FACTOR)
+    slow_s = prompt_s * math.exp(prompt.half_width) + rest * (token_s * TOKEN_FACTOR)
+    least_s = case.batch_size / prompt.most_samples_per_s + rest * (token_s / TOKEN_FACTOR)
     return replace(
         prompt,
         samples_per_s=case.batch_size / whole_s,
@@ -404,7 +408,7 @@ def _predicted(
         token_s = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
         assert token_s is not None  # ``domain_gap`` has refused cards of unknown bandwidth
         prediction = _generated(token_s, case, prediction)
-        per_token_s = Interval(token_s, token_s / FACTOR, token_s * FACTOR)
+        per_token_s = Interval(token_s, token_s / TOKEN_FACTOR, token_s * TOKEN_FACTOR)
     host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
     is_known = load_calibration().of(case.task).ratio.knows(spec)
     findings = (
@@ -438,4 +442,67 @@ def _predicted(
         power_w=power_of(spec),
         findings=tuple(finding for is_so, finding in findings if is_so),
         device_bytes=need.device_bytes,
+    )
+
+
+# --- published training rates of standard workloads on one card, to compare with predictions ----------------
+
+READINGS_FILE = "card_readings.csv"
+
+
+class CardReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One published training rate.
+
+    Attributes:
+        math: ``fp32``, ``tf32``, or ``amp`` for both kinds of AMP.
+        software: The software and, if stated, where its training data came from.
+    """
+
+    workload: str
+    gpu_key: str
+    math: str
+    batch_size: int
+    samples_per_s: float
+    software: str
+    source: str
+
+    def words(self, sample_unit: str) -> str:
+        """Return the rate and its description in words."""
+        rate = f"{format_number(self.samples_per_s)} {per_second(sample_unit)}"
+        return f"{rate} published at batch {self.batch_size:,} ({plain(self.software, 80)})"
+
+
+@cache
+def _readings() -> dict[tuple[str, str, str], CardReading]:
+    return {(row.workload, row.gpu_key, row.math): row for row in data_table(READINGS_FILE, CardReading)}
+
+
+def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading | None:
+    """Return the published rate of a workload on a card at a precision; None if there is none."""
+    math = "amp" if precision.is_amp else str(precision)
+    return _readings().get((workload, gpu_key, math))
+
+
+# If the batch sizes differ by more than this factor, that alone may explain a different rate.
+_FAR = 4
+
+
+def including(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
+    """Return an interval widened to include a published rate; an interval without ends is unchanged.
+
+    Throughput rises with the batch size. A faster rate at a far larger batch therefore does not widen the
+    interval, nor does a slower rate at a far smaller batch.
+
+    Args:
+        predicted: The prediction at ``batch_size``.
+        reading: The published rate, at its own batch.
+        batch_size: Samples per step of the prediction.
+    """
+    if predicted.low is None or predicted.high is None:
+        return predicted
+    rate, batch_ratio = reading.samples_per_s, reading.batch_size / batch_size
+    return Interval(
+        predicted.value,
+        low=predicted.low if batch_ratio < 1 / _FAR else min(predicted.low, rate),
+        high=predicted.high if batch_ratio > _FAR else max(predicted.high, rate),
     )

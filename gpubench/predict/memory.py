@@ -27,8 +27,13 @@ from gpubench.models import (
     WorkloadProfile,
     checkpointing_over,
 )
-from gpubench.predict.anchors import Reading, measured_here, peaks_of, same_arithmetic
-from gpubench.predict.question import Question
+from gpubench.predict.question import (
+    Question,
+    Reading,
+    measured_here,
+    peaks_of,
+    same_arithmetic,
+)
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
 

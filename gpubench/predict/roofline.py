@@ -7,6 +7,7 @@ arithmetic and traffic for each operator, lacks this property and scored worse; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import (
+    DecodeWork,
     Execution,
+    GpuSpec,
     MemoryFormat,
     Operator,
     OperatorKind,
@@ -429,3 +432,45 @@ def _joined(tables: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
     parts = {field.name: [getattr(each, field.name) for each in tables] for field in fields(tables[0])}
     changes = {name: _joined(values, join) for name, values in parts.items()}
     return replace(tables[0], **changes)  # type: ignore[type-var]
+
+
+# --- the time to generate one token -------------------------------------------------------------------------
+
+# The time is that of reading the weights and the cache from memory once, plus a fixed time. Two numbers are
+# fitted to 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the datasheet's
+# bandwidth that is reached, and the fixed time. Other engines are predicted with the same two numbers and
+# marked as not validated. ``tests/decode_fit.py`` has the fit; a test checks that it still gives these
+# numbers.
+
+VALIDATED_ENGINE = "llama.cpp"
+DECODE_BANDWIDTH_SHARE = 0.931137888108705
+"""Share of the datasheet's bandwidth reached when reading weights and cache."""
+TOKEN_FIXED_S = 0.0033595253159264837
+"""Fixed time per token [s]."""
+TOKEN_HALF_WIDTH = 0.3414250190429823
+"""Log half-width of the interval: the largest, over all GPUs, of the median error on the rows of a GPU that
+was left out of the fit."""
+TOKEN_FACTOR = math.exp(TOKEN_HALF_WIDTH)
+"""Ratio of a time to the lower end of its interval, and of the upper end to the time."""
+DECODE_COMPUTE_SHARE = 0.5
+"""Assumed share of the dense tensor peak that matrix products with few rows reach. It matters only at large
+batches, which no published row covers."""
+
+
+def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> float | None:
+    """Predict the time to generate one token for every sequence [s]; None if the bandwidth is unknown.
+
+    Args:
+        work: Bytes to read and FLOPs to compute for one token.
+        context_tokens: Tokens in the cache of each sequence, on average over the generation.
+        batch_size: Sequences generated in parallel; the weights are read once for all of them.
+        spec: The card.
+    """
+    bandwidth = spec.memory_bandwidth_bytes_per_s
+    if not bandwidth:
+        return None
+    moved = work.weight_bytes + batch_size * context_tokens * work.cache_bytes_per_token
+    reading_s = moved / (DECODE_BANDWIDTH_SHARE * bandwidth)
+    peak = spec.bf16_tensor_flops_per_s or spec.fp16_tensor_flops_per_s or spec.fp32_flops_per_s
+    computing_s = batch_size * work.flops_per_token / (DECODE_COMPUTE_SHARE * peak) if peak else 0.0
+    return max(reading_s, computing_s) + TOKEN_FIXED_S

@@ -28,9 +28,8 @@ from gpubench.models import (
 from gpubench.names import normalize
 from gpubench.options import asked_recipe
 from gpubench.precisions import AMP
-from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
+from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, is_host_bound, peaks_of, question_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.recommend.candidates import usual_job
 from gpubench.recommend.economics import generation_times

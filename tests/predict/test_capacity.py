@@ -10,7 +10,7 @@ import pytest
 from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.models import Case, Checkpointing, StepMemory, WeightType
-from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_traces
+from gpubench.predict.memory_answer import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_traces
 from gpubench.predict.question import NO_SPEED, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
