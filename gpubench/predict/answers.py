@@ -141,13 +141,15 @@ def reasons(estimate: Estimate) -> str:
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
-        rows = calibration.of(estimate.case.task).rows
         parts.append(
             f"step bound by compute {format_percent(estimate.compute_share)}, "
             f"bandwidth {format_percent(estimate.bandwidth_share)}, "
             f"host {format_percent(estimate.host_share)}"
         )
-        parts.append(f"{evidence_on(estimate)}, {rows} in all, calibrated {calibration.fitted}")
+        parts.append(
+            f"{evidence_on(estimate)}, {calibration.of(estimate.case.task).rows} in all, "
+            f"calibrated {calibration.fitted}"
+        )
     parts += [estimate.published] if estimate.published else []
     parts += [describe(f) for f in estimate.findings]
     return "; ".join(parts)

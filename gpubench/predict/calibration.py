@@ -1,7 +1,5 @@
 """The calibration: what data/calibration.json contains, and which file is used."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """Throughput of one workload on many GPUs: measured if possible, else predicted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -270,8 +268,8 @@ def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     may_shrink = question.batch_size is None and question.task is TaskKind.TRAIN
-    recipe, profile = question.profile.recipe, question.profile
-    is_sharded = bool(profile.tokens_per_sample) and recipe.trainable is Trainable.FULL
+    profile = question.profile
+    is_sharded = bool(profile.tokens_per_sample) and profile.recipe.trainable is Trainable.FULL
     return may_shrink and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
@@ -324,9 +322,13 @@ def estimate_at_largest_batch(
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
-        searched = (r for r in readings if r.at_largest_batch and r.spec.key == spec.key)
-        same = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
-        if (found := next(same, None)) is not None:
+        searched = (
+            r
+            for r in readings
+            if (r.at_largest_batch and r.spec.key == spec.key)
+            and msgspec.structs.replace(r.case, batch_size=case.batch_size) == case
+        )
+        if (found := next(searched, None)) is not None:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
         elif spec.memory_bytes is not None:
             largest = memory.largest_batch(question, case, spec, peaks)
@@ -409,10 +411,11 @@ def _predicted(
         assert token_s is not None  # ``domain_gap`` has refused cards of unknown bandwidth
         prediction = _generated(token_s, case, prediction)
         per_token_s = Interval(token_s, token_s / TOKEN_FACTOR, token_s * TOKEN_FACTOR)
+    is_host_bound = prediction.host_share > HOST_SHARE_LIMIT  # a faster GPU would not help
     host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
     is_known = load_calibration().of(case.task).ratio.knows(spec)
     findings = (
-        (prediction.host_bound, host_bound),
+        (is_host_bound, host_bound),
         (not is_known, Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture)),
         (fit is not None and fit.in_eager_steps, Finding(kind=FindingKind.EAGER_MEMORY)),
     )
@@ -422,13 +425,13 @@ def _predicted(
         case=case,
         gpu_key=spec.key,
         samples_per_s=prediction.samples_per_s,
-        low=None if prediction.host_bound else prediction.samples_per_s / math.exp(prediction.half_width),
-        high=None if prediction.host_bound else min(high, most),
+        low=None if is_host_bound else prediction.samples_per_s / math.exp(prediction.half_width),
+        high=None if is_host_bound else min(high, most),
         most_samples_per_s=most,
         basis="predicted",
         method=prediction.method,
         evidence=prediction.evidence,
-        anchored=prediction.anchored,
+        anchored=bool(prediction.evidence),
         peak_memory_bytes=need.allocated_bytes,
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,

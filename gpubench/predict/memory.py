@@ -12,6 +12,7 @@ from itertools import groupby
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from gpubench.groups import grouped
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -175,14 +176,14 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     usable = [reading for reading in readings if _setup(reading.case) == _setup(case)]
     if case.gpu_count > 1 and not usable:
         usable = [reading for reading in readings if _setup(reading.case) == _setup(case.on_one_gpu)]
-    scales: dict[bool, list[float]] = {True: [], False: []}  # by whether autocast is used
-    for reading in usable:
-        peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
-        scale = memory.scale_of(question.profile, reading.case, peak, card_class)
-        if peak and scale is not None:
-            scales[reading.case.precision.is_amp].append(scale)
-    is_amp = case.precision.is_amp
-    return geometric_mean(scales[is_amp] or scales[not is_amp] or [1.0])
+    profile, is_amp = question.profile, case.precision.is_amp
+    by_autocast = grouped(
+        (r.case.precision.is_amp, scale)
+        for r in usable
+        if (peak := r.peak_memory_bytes)
+        and (scale := memory.scale_of(profile, r.case, peak, class_of(r.spec))) is not None
+    )
+    return geometric_mean(by_autocast.get(is_amp) or by_autocast.get(not is_amp) or [1.0])
 
 
 def _setup(case: Case) -> tuple[object, ...]:

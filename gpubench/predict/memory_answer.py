@@ -185,8 +185,8 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
-        need = ("device_bytes", "device_bytes_low", "device_bytes_high", "basis")
         head = ("schema_version", "workload", "task", "precision", "execution", "batch_size", "gpu_count")
+        need = ("parallel_mode", "device_bytes", "device_bytes_low", "device_bytes_high", "basis")
         cards = [
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
@@ -197,7 +197,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return {
             **{name: whole[name] for name in head},
             **recipe,
-            **{name: whole[name] for name in ("parallel_mode", *need)},
+            **{name: whole[name] for name in need},
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),
@@ -372,7 +372,12 @@ def _fixes(
     if train:
         for adapted in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
-            yield fix(what, **{name: getattr(adapted, name) for name in _ADAPTER_FIELDS})
+            yield fix(
+                what,
+                trainable=adapted.trainable,
+                weight_type=adapted.weight_type,
+                precision=adapted.precision,
+            )
         yield from _on_several(question, case, fit, readings, accumulate)
 
 
@@ -395,19 +400,16 @@ def _memory_savings(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str,
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
     # The fewest micro-batches with which the step fits; if no number is enough, one for each sample.
-
-    def fits(parts: int) -> bool:
-        return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
-
     cuts = range(2, case.batch_size)
-    return cuts.start + bisect.bisect_left(cuts, True, key=fits)
+    return cuts.start + bisect.bisect_left(
+        cuts, True, key=lambda parts: judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
+    )
 
 
 _CHECKPOINTING_WORDS = {
     Checkpointing.SELECTIVE: "selective activation checkpointing",
     Checkpointing.FULL: "activation checkpointing of every block",
 }
-_ADAPTER_FIELDS = ("trainable", "weight_type", "precision")
 _TRAINABLE_WORDS = {
     Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
     Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",

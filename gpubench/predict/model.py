@@ -5,8 +5,6 @@ the target's. Without anchors, the roofline predicts from datasheets alone; that
 level. Two measurements of the user's machine are used: the card's micro-benchmarks, and the host's speed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -83,15 +81,9 @@ class Prediction:
     most_samples_per_s: float
     method: str
     evidence: tuple[str, ...]
-    anchored: bool
     compute_share: float
     bandwidth_share: float
     host_share: float
-
-    @property
-    def host_bound(self) -> bool:
-        """Whether a faster GPU would not help."""
-        return self.host_share > HOST_SHARE_LIMIT
 
 
 def predict_all(
@@ -163,7 +155,6 @@ def _predict(
             most_samples_per_s=case.batch_size / float(least_s[i]),
             method=_method(anchors, slowdowns, case, is_small=is_small, is_limited=bool(excess[i] > 0)),
             evidence=tuple(a.run_id for a in anchors),
-            anchored=bool(anchors),
             compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
             bandwidth_share=float((1 - host_share[i]) * times.memory_s[i] / times.gpu_s[i]),
             host_share=float(host_share[i]),

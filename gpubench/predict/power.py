@@ -5,8 +5,6 @@ draws without one: a job that would use half of the limit hardly slows down. Two
 for time and one for mean power, are fitted to readings of four cards.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Annotated

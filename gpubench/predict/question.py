@@ -1,7 +1,5 @@
 """A workload at a precision: the question of a prediction, its case on each GPU, and measurements of it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -86,7 +84,9 @@ def question_of(
     Raises:
         MisuseError: If the precision contradicts the requested type of the weights.
     """
-    resolved = precision_of(precision, profile)
+    name = profile.usual_precision if precision is None else precision
+    # The best mixed precision is chosen later, for each GPU
+    resolved: Precision | Literal["amp"] = "amp" if name in {None, AMP} else Precision(name)
     check_weights(profile.name, profile.recipe, asked, (resolved,), profile.offered)
     lacks_graph = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     is_eager_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
@@ -245,12 +245,6 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 def never_predicted(way: Precision | Execution) -> str:
     """Return why a precision or an execution mode outside the fit has only measured figures."""
     return f"{way} is measured, never predicted: the fit has no published rows for it"
-
-
-def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
-    """Return a precision by name, or the profile's usual one; ``amp`` is resolved for each GPU later."""
-    name = profile.usual_precision if text is None and profile is not None else text
-    return "amp" if name is None or name == AMP else Precision(name)
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:

@@ -5,8 +5,6 @@ the roofline is a sum, coefficients fitted to totals apply to operators too. The
 arithmetic and traffic for each operator, lacks this property and scored worse; see docs/decisions.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -63,15 +61,13 @@ grows, the rate approaches the one measured for large products.
 """
 ABOVE_STATED_CLOCK = 1.1
 """Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
-EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
         execution.value: seconds
         for execution in Execution
         if (seconds := execution.facts.host_s_per_operator) is not None
     },
-    "": EAGER_HOST_S_PER_OPERATOR,
-    "fused": EAGER_HOST_S_PER_OPERATOR,
+    **dict.fromkeys(("", "fused"), Execution.EAGER.facts.host_s_per_operator or 0.0),
 }
 """Host time per operator if it was not measured [s], by the execution of a published row ("" if none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
@@ -369,19 +365,18 @@ def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
 
 
 def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
-    index = _efficiency_index(arithmetic.conv, chips)
-    efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
-    winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
+    efficiencies = (c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half)
+    speedups = (c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half)
+    efficiency, winograd = (_of_pipes(each, arithmetic.conv, chips) for each in (efficiencies, speedups))
     on_tensor = _pick(chips.tensor, arithmetic.conv)
     layout = np.exp(-c.channels_last * (arithmetic.channels_last & on_tensor))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
-    seconds: Floats = flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * layout
-    return seconds
+    return np.asarray(flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * layout)
 
 
 def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
-    index = _efficiency_index(arithmetic.matmul, chips)
-    efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
+    efficiencies = (c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half)
+    efficiency = _of_pipes(efficiencies, arithmetic.matmul, chips)
     fitted = efficiency * _usable_peak(arithmetic.matmul, chips, c.width_matmul)
     products = work.flops[..., 2]
     sped_up = np.where(arithmetic.chains_fused, FUSED_AT_MEASURED_RATE * (products - work.wide_flops), 0.0)
@@ -395,10 +390,14 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
 _FP32, _TF32 = int(Mode.FP32), int(Mode.TF32)
 
 
-def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
-    """Return 0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; without tensor cores, 0 or 1."""
+def _of_pipes(coefficients: Sequence[float], mode: Indices, chips: Chips) -> Floats:
+    """Return each step's coefficient, from those of FP32, FP32 on two pipes, TF32 and half, (n,).
+
+    Without tensor cores, every mode runs in FP32.
+    """
     plain = np.where(chips.dual_issue, 1, 0)
-    return np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
+    index = np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
+    return np.take(coefficients, index)
 
 
 def _usable_peak(mode: Indices, chips: Chips, width: float) -> Floats:
@@ -416,19 +415,18 @@ _T = TypeVar("_T")
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
     """Return the chosen rows of a dataclass of arrays and of the dataclasses nested in it."""
-    taken: _T = _joined([table], lambda arrays: arrays[0][rows])
-    return taken
+    return _joined([table], lambda arrays: arrays[0][rows])
 
 
 def stack(tables: Sequence[_T]) -> _T:
     """Concatenate dataclasses of arrays by row, along with the dataclasses nested in them."""
-    stacked: _T = _joined(tables, np.concatenate)
-    return stacked
+    return _joined(tables, np.concatenate)
 
 
-def _joined(tables: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
+def _joined(tables: Sequence[_T], join: Callable[[Sequence[Any]], Any]) -> _T:
     if not is_dataclass(tables[0]):
-        return join(tables)
+        joined: _T = join(tables)
+        return joined
     parts = {field.name: [getattr(each, field.name) for each in tables] for field in fields(tables[0])}
     changes = {name: _joined(values, join) for name, values in parts.items()}
     return replace(tables[0], **changes)  # type: ignore[type-var]
