@@ -1,7 +1,5 @@
 """The result of ``gpubench.predict``: estimates, the reasons for them, and random draws of throughputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,13 +71,13 @@ class Predictions(dict[str, Estimate | Refusal]):
         ]
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows)
 
-    def to_frame(self) -> DataFrame:
+    def to_frame(self) -> "DataFrame":
         """Return one row per estimate, columns as in ``predict show --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self.estimates])
 
-    def plot(self) -> Figure:
+    def plot(self) -> "Figure":
         """Return the throughput of every GPU with its interval, as a plotly figure."""
         return views().predictions_figure(self)
 

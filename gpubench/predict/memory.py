@@ -4,8 +4,6 @@ A measured peak of the same case, on any GPU, replaces the estimate. A peak at a
 estimate, but lowers only those that are not from a trace.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -78,7 +76,7 @@ def known_of(
 
 
 def doubts(
-    plan: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
+    plan: "Plan", profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
     """Return a line for each case of a plan that may not fit on the device.
 

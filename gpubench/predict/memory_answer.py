@@ -1,7 +1,5 @@
 """The answers of `gpubench memory` and the report: a step's memory need, the cards it fits on, and fixes."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -222,13 +220,13 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
             return self[0]._repr_html_()
         return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
 
-    def to_frame(self) -> DataFrame:
+    def to_frame(self) -> "DataFrame":
         """Return one row per case, columns as in ``memory --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self])
 
-    def plot(self) -> Figure:
+    def plot(self) -> "Figure":
         """Return a plotly figure of each case's memory in use on the device."""
         return views().memory_figure(self)
 
@@ -471,8 +469,9 @@ def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnsw
 
     request = _with_count(request)
     asked = asked_recipe(request)
-    nvidia = [s for s in load_specs().values() if s.is_nvidia and s.memory_bytes and not s.variants]
-    specs = [usual_spec(name) for name in request.gpus] or nvidia
+    specs = [usual_spec(name) for name in request.gpus] or [
+        each for each in load_specs().values() if each.is_nvidia and each.memory_bytes and not each.variants
+    ]
     questions, own = _questions(request, asked, with_fixes), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(
@@ -524,10 +523,9 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: boo
     if not request.workloads:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
-        named = [each for each in request.workloads if isinstance(each, str)]
         how: dict[str, Any] = {"gpu_count": request.count, "optional": ("checkpointing",)}
         by_name = profiles_of(
-            named,
+            [each for each in request.workloads if isinstance(each, str)],
             asked,
             **how,
             precisions=[request.precision],
@@ -593,13 +591,12 @@ class Room(Record, frozen=True, kw_only=True):
     """The capacity of a card for one decoder and way of using it.
 
     Attributes:
+        trace: The decoder, and the way of using it.
         context_tokens: The longest sequence that fits, in steps of 1,024; 0 if none does.
         device: Memory in use at 1,024 tokens [B].
     """
 
-    model: str
-    parameters: int
-    way: str
+    trace: DecoderTrace
     context_tokens: int
     device: Interval
 
@@ -625,9 +622,9 @@ class Capacity(Record, frozen=True, kw_only=True):
             "speed_untold": self.speed_untold,
             "models": [
                 {
-                    "model": room.model,
-                    "parameters": room.parameters,
-                    "way": room.way,
+                    "model": room.trace.model,
+                    "parameters": room.trace.parameters,
+                    "way": room.trace.way,
                     "largest_context_tokens": room.context_tokens,
                     "device_bytes": round(room.device.value or 0),
                     "device_bytes_low": round(room.device.low or 0),
@@ -659,13 +656,11 @@ def capacity_of(spec: GpuSpec) -> Capacity:
         card=card,
         rooms=tuple(
             Room(
-                model=member.model,
-                parameters=member.parameters,
-                way=member.way,
-                context_tokens=UNIT_TOKENS * min(largest_of(member.step, card), MOST_UNITS),
-                device=device_of(member.step, 1, card.card_class),
+                trace=trace,
+                context_tokens=UNIT_TOKENS * min(largest_of(trace.step, card), MOST_UNITS),
+                device=device_of(trace.step, 1, card.card_class),
             )
-            for member in load_traces()
+            for trace in load_traces()
         ),
         speed_untold=no_speed and f"{no_speed}: {NO_SPEED}",
     )

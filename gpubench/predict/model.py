@@ -16,6 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
+from gpubench.groups import grouped
 from gpubench.models import Case, Execution, GpuSpec, MicroResult, Stack, TaskKind, WorkloadProfile
 from gpubench.precisions import Precision
 from gpubench.predict.calibration import Calibration, Learned, ScalingShares, load_calibration, pair_scale
@@ -97,12 +98,11 @@ def predict_all(
     They can differ, since the best AMP precision depends on the GPU; each has its own anchors, arithmetic and
     layout.
     """
-    predictions: dict[int, Prediction] = {}
-    for case in dict.fromkeys(case for _, case in unmeasured):
-        places = [i for i, (_, other) in enumerate(unmeasured) if other == case]
-        specs = [unmeasured[i][0] for i in places]
-        predictions |= zip(places, _predict(question, specs, case, readings, calibration), strict=True)
-    return [predictions[i] for i in range(len(unmeasured))]
+    found: dict[tuple[GpuSpec, Case], Prediction] = {}
+    for case, specs in grouped((case, spec) for spec, case in unmeasured).items():
+        predictions = _predict(question, specs, case, readings, calibration)
+        found |= {(spec, case): each for spec, each in zip(specs, predictions, strict=True)}
+    return [found[each] for each in unmeasured]
 
 
 def _predict(
@@ -243,9 +243,8 @@ def _from_anchor(
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
-    work = _work(question, case)
     assert learned.scale is not None  # only levels have none
-    mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
+    mode = np.broadcast_to(leading_mode(_work(question, case), arithmetic), len(specs))
     same_gpu = np.array([spec.key == anchor.spec.key for spec in specs])
     slow = np.where(same_gpu, 0.0, slowdown)
     typical = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)

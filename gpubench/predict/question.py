@@ -218,14 +218,14 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
     """Whether a GPU has hardware for a precision: by its compute capability or, outside NVIDIA, its rates."""
-    if precision.within(capability_of(spec)):
-        return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate
-    return by_rate and getattr(spec, precision.facts.format.peak) is not None
+    return precision.within(capability_of(spec)) or (
+        by_rate and getattr(spec, precision.facts.format.peak) is not None
+    )
 
 
-def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Return why the model was not checked for this GPU and precision; None if it was."""
+def domain_gap(spec: GpuSpec, precision: Precision, execution: Execution = Execution.GRAPH) -> str | None:
+    """Return why the model was not checked for this GPU, precision and execution; None if it was."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
@@ -239,7 +239,8 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
         return "its row in the specification table has no FP16 tensor rate"
     if mode == "tf32" and not spec.tf32_tensor_flops_per_s:
         return "its row in the specification table has no TF32 rate"
-    return None
+    is_fitted = execution.facts.host_s_per_operator is not None
+    return None if is_fitted else never_predicted(execution)
 
 
 def never_predicted(way: Precision | Execution) -> str:

@@ -368,10 +368,9 @@ def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -
     efficiencies = (c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half)
     speedups = (c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half)
     efficiency, winograd = (_of_pipes(each, arithmetic.conv, chips) for each in (efficiencies, speedups))
-    on_tensor = _pick(chips.tensor, arithmetic.conv)
-    layout = np.exp(-c.channels_last * (arithmetic.channels_last & on_tensor))
+    gain = c.channels_last * (arithmetic.channels_last & _pick(chips.tensor, arithmetic.conv))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
-    return np.asarray(flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * layout)
+    return np.asarray(flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * np.exp(-gain))
 
 
 def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:

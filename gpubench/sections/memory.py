@@ -119,8 +119,8 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
     """Return the longest sequence of each model that fits on a card, by kind of use."""
-    ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
-    context = {(each.model, each.way): each.context_tokens for each in capacity.rooms}
+    ways = tuple(dict.fromkeys(each.trace.way for each in capacity.rooms))
+    context = {(each.trace.model, each.trace.way): each.context_tokens for each in capacity.rooms}
 
     def cell(tokens: int) -> str:
         return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"

@@ -27,7 +27,7 @@ WAYS = ("full", "LoRA", "QLoRA", "decode, 16 bits", "decode, 8 bits", "decode, 4
 
 def rooms(name: str) -> dict[tuple[str, str], Room]:
     found: Capacity = capacity_of(require_spec(name))
-    return {(room.model, room.way): room for room in found.rooms}
+    return {(room.trace.model, room.trace.way): room for room in found.rooms}
 
 
 def whole(name: str) -> StepMemory:
