@@ -443,7 +443,9 @@ def _settings_of(requests: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[st
             raise MisuseError(
                 f"{file}: {typed(name)} is not a setting: give {not_settings[name]} on the command line"
             )
-        raise unknown_name(f"setting in {file}", typed(name), map(typed, get_close_matches(name, known)))
+        raise unknown_name(
+            f"setting in {file}", typed(name), map(typed, get_close_matches(name.lower(), known))
+        )
     return file, values
 
 

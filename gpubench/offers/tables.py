@@ -81,7 +81,7 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD", "US$", "$"})
+DOLLARS = frozenset({"", "USD", "US$", "$", "DOLLAR", "DOLLARS", "US DOLLAR", "US DOLLARS"})
 # What to remove from a price: marks of dollars per hour, and what separates thousands ("1,234.50", "1'234").
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)"
@@ -179,7 +179,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
     several = [column for column in table.columns if _heading(column) in _SEVERAL]
     is_spot, not_spot = _YES, _NO
-    if "spot_usd_per_h" in table.columns and {"1"} <= _values(table, "spot_usd_per_h") <= {"", "0", "1"}:
+    spot = (
+        {row["spot_usd_per_h"] for _, row in cells_of(table)} if "spot_usd_per_h" in table.columns else set()
+    )
+    if {"1"} <= spot <= {"", "0", "1"}:
         is_spot, not_spot = frozenset({"1"}), frozenset({"0"})
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
@@ -214,14 +217,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                     region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
+                    shared=quote,
                 )
             except ValueError as error:
                 yield SetAside(where, str(error))
-
-
-def _values(table: Table, column: str) -> set[str]:
-    at = table.columns.index(column)
-    return {row[at].strip() for _, row in table.rows if at < len(row)}
 
 
 _PRICINGS = re.compile(r"[ -]")
@@ -287,6 +286,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         if (floor := get("is_floor"))
         else _floor_in(note),
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
+        row="",
     )
 
 
@@ -330,10 +330,12 @@ def _in_dollars(text: str) -> str:
     return text if not text or figure_in(text) is not None else _MONEY.sub("", text).strip()
 
 
-@lru_cache(maxsize=10_000)
+_MAYBE_COUNTED = re.compile(r"\d ?[xX×]|[xX×] ?\d")
+
+
 def _count_in(instance: str, gpu: str) -> int | None:
     # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
-    count, rest = counted(instance)
+    count, rest = counted(instance) if _MAYBE_COUNTED.search(instance) else (None, "")
     is_of_gpu = count and any(
         word in squeeze(rest) for word in normalize(gpu).split() if re.search(r"\d", word)
     )
@@ -353,7 +355,9 @@ _NOT_ON_DEMAND = re.compile(
 )
 
 
-_FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at)\b", re.IGNORECASE)
+_FLOOR = re.compile(
+    r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at|as low as)\b", re.IGNORECASE
+)
 
 
 def _floor_in(note: str | None) -> bool | None:
@@ -428,38 +432,43 @@ def _contradicted(
     row: Mapping[str, str], pricing: str, gpu_count: float, sold_otherwise: re.Pattern[str]
 ) -> str | None:
     # Return the cell that contradicts a price of whole GPUs for an hour, and why; None if none does.
-    in_dollars = row.get("currency", "").upper() in DOLLARS
+    is_in_dollars = row.get("currency", "").upper() in DOLLARS
     for heading, text in row.items():
-        if not text or (heading in _UNDERSTOOD and heading != "provider"):
-            continue
-        cell, words = text.lower(), _heading(heading)
-        clauses = [clause.strip() for clause in re.split(r"[;,.()]", cell)]
-        is_paid_otherwise = pricing == Pricing.ON_DEMAND and (
-            any(map(sold_otherwise.fullmatch, clauses))
-            or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
-            or (words & _TERMS and _LONG.search(cell))
-            or (words & _PAID_FIRST and re.search("[1-9]", cell))
-            or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
-        )
-        is_of_a_period = words & _UNITS and any(map(_BARE_PERIOD.fullmatch, clauses))
-        is_fraction = words & _FRACTION and (figure_in(cell.rstrip("%")) or 0) not in {1, 100}
-        is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
-        problems = {
-            "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))
-            or (words & _STOCK and cell in _NONE)
-            or (words & _TAKEN and cell in _YES),
-            "so its price is not for an hour: convert it": is_of_a_period
-            or any(map(_NOT_HOURLY.fullmatch, clauses)),
-            "but it would rank as whole GPUs": is_fraction or _PART.search(cell),
-            f"so its price is not that of all its GPUs: put it into a column {_PER_GPU}": gpu_count > 1
-            and any(map(_OF_ONE_GPU.fullmatch, clauses)),
-            "so fewer GPUs cannot be ordered": is_minimum and (figure_in(cell) or 0) > gpu_count,
-            _ADD_COLUMNS: is_paid_otherwise,
-        }
-        problem = next((problem for problem, has_it in problems.items() if has_it), None)
-        if problem is not None:
-            return f"its {plain(heading, 40)} is {plain(text, 40)!r}, {problem}"
+        if text and (heading not in _UNDERSTOOD or heading == "provider"):
+            problem = _problem(heading, text.lower(), gpu_count, sold_otherwise, is_in_dollars)
+            if problem is not None and (problem != _ADD_COLUMNS or pricing == Pricing.ON_DEMAND):
+                return f"its {plain(heading, 40)} is {plain(text, 40)!r}, {problem}"
     return None
+
+
+@lru_cache(maxsize=10_000)
+def _problem(
+    heading: str, cell: str, gpu_count: float, sold_otherwise: re.Pattern[str], is_in_dollars: bool
+) -> str | None:
+    words, clauses = _heading(heading), [clause.strip() for clause in re.split(r"[;,.()]", cell)]
+    is_paid_otherwise = (
+        any(map(sold_otherwise.fullmatch, clauses))
+        or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
+        or (words & _TERMS and _LONG.search(cell))
+        or (words & _PAID_FIRST and re.search("[1-9]", cell))
+        or (is_in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
+    )
+    is_of_a_period = words & _UNITS and any(map(_BARE_PERIOD.fullmatch, clauses))
+    is_fraction = words & _FRACTION and (figure_in(cell.rstrip("%")) or 0) not in {1, 100}
+    is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
+    problems = {
+        "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))
+        or (words & _STOCK and cell in _NONE)
+        or (words & _TAKEN and cell in _YES),
+        "so its price is not for an hour: convert it": is_of_a_period
+        or any(map(_NOT_HOURLY.fullmatch, clauses)),
+        "but it would rank as whole GPUs": is_fraction or _PART.search(cell),
+        f"so its price is not that of all its GPUs: put it into a column {_PER_GPU}": gpu_count > 1
+        and any(map(_OF_ONE_GPU.fullmatch, clauses)),
+        "so fewer GPUs cannot be ordered": is_minimum and (figure_in(cell) or 0) > gpu_count,
+        _ADD_COLUMNS: is_paid_otherwise,
+    }
+    return next((problem for problem, has_it in problems.items() if has_it), None)
 
 
 def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
@@ -471,7 +480,6 @@ def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> Non
         raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
 
 
-@lru_cache(maxsize=10_000)
 def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
     # Return what the name of an instance contradicts, in words; None if nothing.
     if _PART_OR_LAPTOP.search(instance) and not _PART_OR_LAPTOP.search(gpu):

@@ -1,5 +1,7 @@
 """Throughput of one workload on many GPUs: measured if possible, else predicted."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

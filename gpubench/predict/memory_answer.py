@@ -1,5 +1,7 @@
 """The answers of `gpubench memory` and the report: a step's memory need, the cards it fits on, and fixes."""
 
+from __future__ import annotations
+
 import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -220,13 +222,13 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
             return self[0]._repr_html_()
         return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per case, columns as in ``memory --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self])
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Return a plotly figure of each case's memory in use on the device."""
         return views().memory_figure(self)
 

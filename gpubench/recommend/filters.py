@@ -475,7 +475,7 @@ def _count_and_price_filters(
             Filter(
                 "an old price when newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
-                suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+                suspects=lambda offers: ~offers.by_user,  # a user's own price is never outdated
             ),
         ),
         (

@@ -65,7 +65,7 @@ def test_every_model_has_every_training_method_and_a_shorter_context_on_a_smalle
     models = tuple(dict.fromkeys(model for model, _ in large))
     assert list(large) == [(model, way) for model in models for way in WAYS]
     assert all(small[key].context_tokens <= room.context_tokens for key, room in large.items())
-    sizes = [large[model, "full"].parameters for model in models]
+    sizes = [large[model, "full"].trace.parameters for model in models]
     assert sizes == sorted(sizes)
     assert 1e9 < sizes[0] < sizes[-1] < 75e9
     for model in models:
