@@ -207,8 +207,10 @@ def measured_peak(
     ]
     if not same:
         return None
-    same_execution = [reading for reading in same if reading.case.execution is case.execution]
-    most = max(same_execution or same, key=lambda reading: reading.peak_memory_bytes or 0)
+    most = max(
+        [reading for reading in same if reading.case.execution is case.execution] or same,
+        key=lambda reading: reading.peak_memory_bytes or 0,
+    )
     return MeasuredMemory(
         allocated_bytes=most.peak_memory_bytes or 0,
         reserved_bytes=most.peak_reserved_bytes,

@@ -550,8 +550,7 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: boo
         )
         for profile in profiles
     ]
-    possible = [each for each in questions if request.workloads or why_impossible(each) is None]
-    return possible or questions
+    return [each for each in questions if request.workloads or why_impossible(each) is None] or questions
 
 
 # --- the longest context that fits on a card, for decoders of 1 to 70 billion parameters --------------------

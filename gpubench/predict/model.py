@@ -140,9 +140,10 @@ def _predict(
         width = width * (SMALL_RATIO if anchors else SMALL_LEVEL)
     least_s = least_step_s(work, chips, arithmetic)
     host_share = times.host_s / times.step_s
-    host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
-    speed = np.exp(-log_sample_s)
-    speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
+    host_limit = np.where(
+        host_share > HOST_SHARE_LIMIT, case.batch_size / np.maximum(times.host_s, 1e-12), np.inf
+    )
+    speed = np.minimum(np.exp(-log_sample_s), host_limit)
     # The likely speed is limited by the best rate measured in the GPU's family, which is below the peak
     most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
     excess = np.log(np.maximum(speed / most, 1.0))

@@ -358,7 +358,6 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
     # The answer must hold for any card of this model, in any host
     noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, ELSEWHERE)
     has_interval = basis == "reference" or spread is not None
-    host_bound = is_host_bound(m)
     return Reading(
         spec=spec,
         case=m.case,
@@ -366,8 +365,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         low=m.samples_per_s * math.exp(-noise) if has_interval else None,
         high=m.samples_per_s * math.exp(noise) if has_interval else None,
         noise=noise,
-        host_bound=host_bound,
-        host_cpu=run.environment.cpu if host_bound else None,
+        host_bound=m.is_host_bound,
+        host_cpu=run.environment.cpu if m.is_host_bound else None,
         peak_memory_bytes=m.peak_memory_bytes,
         run_id=run.run_id,
         basis=basis,
@@ -429,11 +428,6 @@ def gpu_of(device: DeviceProfile) -> GpuSpec | None:
 def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:
     """Return the first reading of exactly this case on this GPU; the readings are in order of preference."""
     return next((r for r in readings if r.spec.key == gpu_key and r.case == case), None)
-
-
-def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the measured speed depends on the CPU as much as on the GPU."""
-    return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

@@ -191,8 +191,9 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
     if not lines:
         raise MisuseError(f"{path} has no line below its header: give a case per line")
     if unknown := set(names) - columns - _REMARKS - {RATE}:
-        known = ", ".join(sorted(columns))
-        raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+        raise MisuseError(
+            f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {', '.join(sorted(columns))}"
+        )
     if repeated := [name for name in names if names.count(name) > 1]:
         raise MisuseError(f"{path}: more than one column {repeated[0]!r}")
     for number, cells in lines:
