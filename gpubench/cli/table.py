@@ -166,9 +166,9 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-_RANKING_PANEL = "Options of the ranking (for all of them see gpubench rank)"
+_RANKING_PANEL = "Options of the ranking (gpubench.report() takes all those of gpubench rank)"
 _REPORT_OPTIONS = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "offers", "as_of"), _RANKING_PANEL
+    ("workload", "samples", "context", "lora", "qlora", "offers", "as_of"), _RANKING_PANEL
 )
 
 VERBS: Mapping[str, Verb] = {

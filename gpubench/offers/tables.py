@@ -131,6 +131,10 @@ def clean(table: Table, latest: date) -> OfferTable:
     return read_quotes(_quotes(named), None, latest).table
 
 
+# Rows that tell whether a column has numbers.
+_MOST_READ = 100
+
+
 def _renamed(table: Table) -> Table:
     # Return a table in which other column names are replaced by gpubench's.
     # rate_date is left out, because its words would also match the date of a price.
@@ -144,7 +148,12 @@ def _renamed(table: Table) -> Table:
         meant = [column for column, words in headings.items() if words in wanted]
         if meant and name not in present:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
-            alike = [each for each in table.columns if headings.get(each) == headings[column]]
+            alike = [
+                each
+                for at, each in enumerate(table.columns)
+                if headings.get(each) == headings[column]
+                and any(re.search(r"\d", "".join(row[at : at + 1])) for _, row in table.rows[:_MOST_READ])
+            ]
             if len(alike) > 1 and name in {*PRICES, _PER_GPU}:
                 raise MisuseError(
                     f"{plain(table.name)} has two columns of one price, {listing(map(plain, alike))}: "
@@ -290,25 +299,23 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     )
 
 
-_TIMED = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\d.*)?", re.ASCII)
-_DAY_MONTH = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})", re.ASCII)
+# A date with a time or slashes, one with points, and ones with slashes of which one number must be the day.
+_YEAR, _MONTH, _DAY = r"(?P<year>\d{4})", r"(?P<month>\d{1,2})", r"(?P<day>1[3-9]|2\d|3[01])"
+_DATES = (
+    re.compile(rf"{_YEAR}[-/.]{_MONTH}[-/.](?P<day>\d{{1,2}})(?:[T ]\d.*)?", re.ASCII),
+    re.compile(rf"(?P<day>\d{{1,2}})\.{_MONTH}\.{_YEAR}", re.ASCII),
+    re.compile(rf"{_DAY}[-/]{_MONTH}[-/]{_YEAR}", re.ASCII),
+    re.compile(rf"{_MONTH}[-/](?:{_DAY}|(?P<same>(?P=month)))[-/]{_YEAR}", re.ASCII),
+)
 
 
-@lru_cache
 def _day(text: str) -> str:
-    # Return a date as YYYY-MM-DD, without its time: 2026/11/20, 20.11.2026, 11/20/2026. Others, such as
-    # 11/10/2026, which may be in October or November, stay as they are, and their rows are set aside.
-    if (found := _TIMED.fullmatch(text)) is not None:
-        year, month, day = found.groups()
-    elif (found := _DAY_MONTH.fullmatch(text)) is not None:
-        day, mark, month, year = found.groups()
-        if mark != "." and int(month) > 12:
-            day, month = month, day
-        elif mark != "." and int(day) <= 12 and day != month:
-            return text
-    else:
+    # Return a date as YYYY-MM-DD, without its time. Others, such as 11/10/2026, which may be in October or
+    # November, stay as they are, and their rows are set aside.
+    found = next(filter(None, (each.fullmatch(text) for each in _DATES)), None)
+    if found is None:
         return text
-    return f"{year}-{month:0>2}-{day:0>2}"
+    return f"{found['year']}-{found['month']:0>2}-{found['day'] or found['month']:0>2}"
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
@@ -349,8 +356,8 @@ _PART_OR_LAPTOP = re.compile(
     re.IGNORECASE,
 )
 _NOT_ON_DEMAND = re.compile(
-    r"(?<!with )(?<!non-)(?<!not )(?<!no )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
-    r"|commit\w*|subscription|savings plan|prepaid)\b",
+    r"(?<!with )(?<!non-)(?<!no[ -])(?<!not )(?<!without )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
+    r"|low[ -]priority|commit\w*|(?:all|partial)[ -]upfront|subscription|savings plan|prepaid)\b(?![ -]free)",
     re.IGNORECASE,
 )
 
@@ -370,7 +377,7 @@ def _floor_in(note: str | None) -> bool | None:
 _PERIOD = r"(?:days?|daily|weeks?|weekly|months?|monthly|mo|years?|yearly|yr|annum|annual(?:ly)?)"
 _SOLD = (
     r"(?:(?:an?|this|is|prices?|only|for|on|as|community{0})[\s-]+)*"
-    r"(?:spot|pre-?empt(?:ible)?|interruptible|reserved{1})"
+    r"(?:spot|pre-?empt(?:ible)?|interruptible|reserved|low[ -]priority{1})"
     r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*{2}"
 )
 _TERM = r"(?:\d+|one|three)[- ]?(?:m|mo|months?|y|yrs?|years?)"
@@ -382,7 +389,8 @@ _TERM_COLUMNS = frozenset({"pricing", "reserved_1y_usd_per_h", "reserved_3y_usd_
 _SOLD_OUT = re.compile(
     r"(?:currently\s+)?(?:sold[ -]?out|out of (?:stock|capacity)|no (?:stock|capacity|availability)|"
     r"(?:not |un)available|wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order|"
-    r"(?:fully )?(?:rented|booked|occupied)(?: out)?|discontinued|end of life)"
+    r"(?:fully )?(?:rented|booked|occupied)(?: out)?|discontinued|end of life|"
+    r"(?:0|none) (?:left|available|in stock))"
 )
 _NOT_IN_DOLLARS = re.compile(
     r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|rmb|cents?|[€£¥¢])"
@@ -391,7 +399,8 @@ _NOT_HOURLY = re.compile(
     rf"(?:(?:usd|us|\$|prices?|is|are|priced|billed|paid|charged)\s*)*(?:(?:per|/|an?|each|every)\s*){_PERIOD}"
     rf"|(?:billed|paid|charged)\s+{_PERIOD}"
 )
-_BARE_PERIOD = re.compile(rf"(?:1 )?{_PERIOD}|minutes?|seconds?|min|sec")
+_BARE_PERIOD = re.compile(rf"(?:1 )?{_PERIOD}")
+_SHORT_PERIOD = re.compile(r"minutes?|seconds?|min|sec")  # a price by the hour may be billed by the second
 _OF_ONE_GPU = re.compile(
     r"(?:(?:usd|us|\$|prices?|is|are)\s*)*(?:per|/|each)\s*(?:gpu|card|accelerator)s?"
     r"(?:[\s/-]*(?:per )?(?:hours?|hr|h))?"
@@ -402,16 +411,18 @@ _PART = re.compile(
 )
 # Words of headings: how a price is paid, a commitment, a sum paid in advance, what a price is for, what is
 # left, what is taken, and a part of a GPU.
-_PAYMENT = frozenset({"pricing", "plan", "billing", "type", "tier", "model", "option", "mode", "market"})
-_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
+_PAYMENT = frozenset(
+    {"pricing", "plan", "billing", "type", "tier", "model", "option", "mode", "market", "offering"}
+)
+_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "min", "duration", "lease"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
 _UNITS = frozenset(
     {"unit", "units", "period", "basis", "frequency", "cycle", "billing", "price", "note", "notes"}
 )
-_STOCK = frozenset({"available", "availability", "stock", "rentable", "capacity"})
+_STOCK = frozenset({"available", "availability", "stock", "rentable"})
 _TAKEN = frozenset({"rented", "occupied", "unavailable", "sold"})
-_FRACTION = frozenset({"fraction", "share", "slice", "partition"})
-_LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
+_FRACTION = frozenset({"fraction", "share", "slice", "portion"})
+_LONG = re.compile(r"months?\b|(?<![a-z])mo\b|years?\b|yrs?\b|annual")
 # The headings of a number of machines or of hours: a price may be that of one of them or of all.
 _SEVERAL = frozenset(
     map(
@@ -449,12 +460,19 @@ def _problem(
     is_paid_otherwise = (
         any(map(sold_otherwise.fullmatch, clauses))
         or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
-        or (words & _TERMS and _LONG.search(cell))
+        or (words & (_TERMS | _PAYMENT) and _LONG.search(cell))
         or (words & _PAID_FIRST and re.search("[1-9]", cell))
         or (is_in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
     )
-    is_of_a_period = words & _UNITS and any(map(_BARE_PERIOD.fullmatch, clauses))
-    is_fraction = words & _FRACTION and (figure_in(cell.rstrip("%")) or 0) not in {1, 100}
+    is_of_a_period = words & _UNITS and (
+        any(map(_BARE_PERIOD.fullmatch, clauses))
+        or (words & {"unit", "per"} and _SHORT_PERIOD.fullmatch(cell))
+    )
+    is_fraction = (
+        words & _FRACTION
+        and words <= _FRACTION | {"gpu", "gpus"}
+        and figure_in(cell.rstrip("%")) not in {None, 1, 100}
+    )
     is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
     problems = {
         "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))

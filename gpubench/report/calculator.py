@@ -351,7 +351,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
         "basis": "added" if estimate.origin else estimate.basis,
-        "is_guess": estimate.is_extrapolated,
+        "is_guess": estimate.is_a_guess,
         "need_bytes": estimate.device_bytes.value,
     }
 
