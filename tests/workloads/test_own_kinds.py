@@ -46,7 +46,7 @@ from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal, seen_on_meta
 from gpubench.profile.trace import Traced, trace_workload
-from gpubench.tensors import OffGpu, tensors_in, tensors_of
+from gpubench.tensors import off_gpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
 
 BATCH = 8
@@ -174,7 +174,7 @@ def test_a_frozen_part_stays_in_the_mode_set_by_its_author(load):
 
 def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
     x = torch.ones(2)
-    with OffGpu():
+    with off_gpu():
         assert x.cuda() is x
         assert x.to("cuda") is x
         assert x.to(0, non_blocking=True) is x
@@ -185,8 +185,16 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
         assert x.to("cpu") is x
         assert torch.zeros(2, device="cuda").is_cpu
         assert nn.Linear(2, 2).cuda().weight.is_cpu
-    with torch.device("meta"), OffGpu():
+        torch.cuda.set_device(0)
+        with torch.cuda.device(0):
+            assert x.to(torch.cuda.current_device()) is x
+        torch.set_default_device("cuda")
+        assert torch.zeros(2).is_cpu
+    with off_gpu(), torch.device("meta"), off_gpu(), off_gpu():
         assert torch.zeros(2, device="cuda:0").is_meta
+        torch.set_default_device("cuda")
+        assert torch.zeros(2).is_meta
+    assert torch.zeros(2).is_cpu
 
 
 @pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])
