@@ -267,6 +267,34 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
 
 
+UNUSED = """
+import random
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.unused = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 64)
+        self.dropped = nn.Linear(16, 16)
+    def forward(self, x):
+        x = self.first(x).relu()
+        if random.random() < 0.5:
+            x = self.dropped(x).relu()
+        return self.head(x)
+def build(batch_size):
+    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size).long(), nn.CrossEntropyLoss()
+"""
+
+
+def test_weights_that_never_get_a_gradient_have_no_state_but_those_dropped_at_random_do(load):
+    profile = profile_as_built(load(UNUSED))
+    used = profile.parameters - (16 * 64 + 64)
+    numbers_of_steps = 6 * 4
+    assert {step.optimizer_bytes for step in profile.memory if step.task is TaskKind.TRAIN} == {
+        8 * used + numbers_of_steps
+    }
+
+
 def test_the_products_of_an_optimizer_are_counted_once_per_step(load):
     profile = profile_as_built(load(KINDS["with products"]))
     products = 2 * 2 * (16 * 16 * 8 + 4 * 4 * 16)
