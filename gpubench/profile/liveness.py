@@ -539,7 +539,7 @@ def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
 
 
 def _drop_states(optimizer: Optimizer | None, idle: Sequence[Tensor], step: Callable[..., StepTrace]) -> bool:
-    """Free the states of weights that never get a gradient, as a run makes none; return whether there are any.
+    """Free the states of weights that never get a gradient, as a run makes none; return whether any do.
 
     Steps with other seeds show which of the idle weights of one step are used at random.
     """
