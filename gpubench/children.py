@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Generic, NoReturn, TypeVar
 
@@ -236,6 +237,8 @@ MOST_PRINTED_BYTES = 64 * MIB
 MOST_ANSWER_PRINTED_BYTES = 8 * MIB
 # Polling interval for a silent child, because its deadline may move, or it may end with its pipe open.
 POLL_EVERY_S = 0.5
+# A working child uses more of a processor, even on a machine with fifty times as much to do as it can.
+BUSY_SHARE = 0.01
 
 # poll(2) needs no descriptor, unlike epoll.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
@@ -287,8 +290,20 @@ class ChildEndedError(Exception):
     """The child ended or sent an invalid report; the message completes a sentence about "the process"."""
 
 
+class Limit(StrEnum):
+    """What ends a late child: the wall clock, its CPU time, or time in which it did nothing."""
+
+    WALL = "wall"
+    CPU = "cpu"
+    IDLE = "idle"
+
+
 class ChildLateError(Exception):
-    """No report arrived before the deadline."""
+    """No report arrived before a limit."""
+
+    def __init__(self, limit: Limit = Limit.WALL) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
 
 def exit_words(status: int) -> str:
@@ -585,14 +600,14 @@ class ChildResult(Generic[_Answer]):
         how: How the child ended without an answer, as the end of a sentence about its process.
         output: The end of the child's output.
         swept: Processes that the child left running, which were killed.
-        is_late: Whether it was killed because it reached its limit.
+        limit: The limit that it reached and was killed for; None if it reached none.
     """
 
     answer: _Answer | None
     how: str
     output: str
     swept: tuple[str, ...] = ()
-    is_late: bool = False
+    limit: Limit | None = None
 
 
 def run_child(
@@ -600,11 +615,12 @@ def run_child(
     arguments: Sequence[str],
     answer_type: type[_Answer],
     *,
-    time_limit_s: Seconds,
+    time_limit_s: Seconds = math.inf,
     cpu_limit_s: Seconds = math.inf,
+    idle_limit_s: Seconds = math.inf,
     environment: Mapping[str, str] | None = None,
 ) -> ChildResult[_Answer]:
-    """Start a child for one answer, wait up to a limit, and end it with all processes that it started.
+    """Start a child for one answer, wait up to its limits, and end it with all processes that it started.
 
     Args:
         program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
@@ -613,6 +629,8 @@ def run_child(
         time_limit_s: Wall time limit, including sleep and waiting.
         cpu_limit_s: CPU time limit of the child and its children. It applies only after as many seconds of
             wall time, because a child on many processors uses CPU time faster than wall time passes.
+        idle_limit_s: Limit on the time in which the child and its children use less than ``BUSY_SHARE`` of a
+            processor. A busy machine slows a working child, but this does not end it.
         environment: All environment variables of the child; None to copy this process's.
     """
     try:
@@ -625,41 +643,50 @@ def run_child(
         )
     except ChildEndedError as error:
         return ChildResult(None, str(error), "")
-    began_s = time.monotonic()
-    until_s = began_s + time_limit_s
+    until_s = time.monotonic() + time_limit_s
     answer: _Answer | None = None
-    is_late = False
+    limit: Limit | None = None
     try:
-        answer = _receive(child, began_s, until_s, cpu_limit_s)
+        answer = _receive(child, until_s, cpu_limit_s, idle_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
         if child.has_more():  # other code in the child wrote a line too, so the answer is ambiguous
             answer, how = None, "sent more than one answer"
-    except ChildLateError:
-        is_late = True
-        has_time = time.monotonic() < until_s
-        limit = f"{format_duration(cpu_limit_s)} of CPU time" if has_time else format_duration(time_limit_s)
-        how = f"gave no answer within {limit} and was killed"
+    except ChildLateError as late:
+        limit = late.limit
+        how = {
+            Limit.WALL: f"gave no answer within {format_duration(time_limit_s)}",
+            Limit.CPU: f"gave no answer within {format_duration(cpu_limit_s)} of CPU time",
+            Limit.IDLE: f"used almost no CPU time for {format_duration(idle_limit_s)}",
+        }[limit] + " and was killed"
     except ChildEndedError as error:
         how = str(error)
     finally:
         child.end(at_once=True)
-    return ChildResult(None if child.flooded else answer, how, child.output(), child.swept, is_late)
+    return ChildResult(None if child.flooded else answer, how, child.output(), child.swept, limit)
 
 
 def _receive(
-    child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
+    child: ChildProcess[_Answer], until_s: Seconds, cpu_limit_s: Seconds, idle_limit_s: Seconds
 ) -> _Answer:
-    """Return the child's answer. CPU time is not checked in the first ``cpu_limit_s`` seconds of wall time.
+    """Return the child's answer. Its CPU time is first looked at when it could have reached a limit.
 
     Raises:
-        ChildLateError, ChildEndedError: As in ``ChildProcess.receive``, or if its CPU time is used up.
+        ChildLateError, ChildEndedError: As in ``ChildProcess.receive``, or if it has reached another limit.
     """
-    check_s = began_s + cpu_limit_s
+    began_s = busy_s = time.monotonic()
+    taken_s = 0.0  # CPU time at ``busy_s``, the last time at which the child was seen to work
+    check_s = began_s + min(cpu_limit_s, idle_limit_s)
     while True:
         try:
             return child.receive(min(check_s, until_s))
         except ChildLateError:
-            now_s = time.monotonic()
-            if now_s >= until_s or child.cpu_s() >= cpu_limit_s:
+            now_s, used_s = time.monotonic(), child.cpu_s()
+            if now_s >= until_s:
                 raise
+            if used_s >= cpu_limit_s and now_s >= began_s + cpu_limit_s:
+                raise ChildLateError(Limit.CPU) from None
+            if used_s - taken_s >= BUSY_SHARE * (now_s - busy_s):
+                busy_s, taken_s = now_s, used_s
+            elif now_s >= busy_s + idle_limit_s:
+                raise ChildLateError(Limit.IDLE) from None
             check_s = now_s + POLL_EVERY_S

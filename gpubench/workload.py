@@ -228,10 +228,10 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
         casts = field == "weight_type" and value in CASTS
         if value != getattr(usual, field) and field not in settings and not casts:
             takes = ", ".join(name for name in settings if name != "cache_tokens")
-            raise MisuseError(
-                f"{name}: {field.replace('_', ' ')} {value} cannot be set: "
-                + (f"it takes {takes}" if takes else "it has only one recipe")
-            )
+            asked = {"trainable": f"--{value}", "context_tokens": f"--context {value}"}
+            shown = asked.get(field, f"{field.replace('_', ' ')} {value}")
+            known = f"it takes {takes}" if takes else "it has only one recipe; leave it out"
+            raise MisuseError(f"{name}: {shown} cannot be set: {known}")
     if wrong := _contradiction(recipe):
         raise MisuseError(f"{name}: {wrong}")
 

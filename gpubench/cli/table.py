@@ -166,9 +166,9 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-_RANKING_PANEL = "Options of the ranking (for all of them see gpubench rank)"
+_RANKING_PANEL = "Options of the ranking (gpubench.report() takes all those of gpubench rank)"
 _REPORT_OPTIONS = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "offers", "as_of"), _RANKING_PANEL
+    ("workload", "samples", "context", "lora", "qlora", "offers", "as_of"), _RANKING_PANEL
 )
 
 VERBS: Mapping[str, Verb] = {
@@ -443,7 +443,9 @@ def _settings_of(requests: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[st
             raise MisuseError(
                 f"{file}: {typed(name)} is not a setting: give {not_settings[name]} on the command line"
             )
-        raise unknown_name(f"setting in {file}", typed(name), map(typed, get_close_matches(name, known)))
+        raise unknown_name(
+            f"setting in {file}", typed(name), map(typed, get_close_matches(name.lower(), known))
+        )
     return file, values
 
 

@@ -107,8 +107,14 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def is_extrapolated(self) -> bool:
-        """Whether the estimate is a guess: a prediction for a GPU outside the range of the fit."""
+        """Whether this is a prediction for a GPU outside the range of the fit."""
         return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
+
+    @property
+    def is_a_guess(self) -> bool:
+        """Whether this is a prediction outside the range of the fit, or without an interval (host-bound)."""
+        is_host_bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
+        return self.is_extrapolated or (self.basis == "predicted" and self.low is None and is_host_bound)
 
 
 MODELED = "modeled"

@@ -57,9 +57,7 @@ def known_regions(
     names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
-            raise unknown_name(
-                "region", name, nearest(name, known) or ("none; eu, us and asia are known too",)
-            )
+            raise unknown_name("region", name, nearest(name, known) or ("eu", "us", "asia"))
     return names
 
 

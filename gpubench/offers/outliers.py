@@ -242,11 +242,15 @@ class AskedPrices:
         return offers.flagged_in(self._every, self._flags)
 
     def left_out(self, offers: Offers) -> Flags:
-        """Return which prices do not rank: likely mistakes; a user's own only if it can't be for an hour."""
-        left_out = self.doubted(offers)
-        for at in np.flatnonzero(left_out & offers.by_user).tolist():
-            reference = self._doubted_by(offers[at])
-            left_out[at] = reference is not None and _is_never_hourly(offers[at], reference)
+        """Return which prices do not rank: likely mistakes, but the user's own only if hardly of an hour."""
+        return offers.flagged_in(self._every, self._left_out)
+
+    @cached_property
+    def _left_out(self) -> Flags:
+        left_out = self._flags.copy()
+        for at in np.flatnonzero(left_out & self._every.by_user).tolist():
+            reference = self._doubted_by(self._every[at])
+            left_out[at] = reference is not None and _is_never_hourly(self._every[at], reference)
         return left_out
 
     @cached_property

@@ -88,12 +88,12 @@ def read_quotes(
                 with suppress(ValueError):
                     unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
-        before = offers.get(offer_key(offer))
+        before = offers.get(key := offer_key(offer))
         # Two rows of a table may give one name to different machines.
         if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=named)
-        key = offer_key(offer)
+            key = offer_key(offer)
         other = offers.get(key)
         is_kept = other is None or price_day(offer.price_date) > price_day(other.price_date)
         if other is not None:
@@ -127,10 +127,11 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     if not is_table:  # plug-in sources may fill in anything
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
-        quote = msgspec.structs.replace(quote, gpu=f"tpu-{tpu[0]}", gpu_count=tpu[1], gpu_memory_gib=None)
+        chips = {"gpu": f"tpu-{tpu[0]}", "gpu_count": tpu[1], "gpu_memory_gib": None}
+        quote = msgspec.structs.replace(quote, **chips, shared=None)
     # Quotes often differ only in region and price, and rows of a table also in instance. All else is cached.
     own = {"instance": "", "row": ""} if is_table else {}
-    shared = msgspec.structs.replace(quote, region=None, price="", **own)
+    shared = quote.shared or msgspec.structs.replace(quote, region=None, price="", **own)
     facts = _facts(shared, retrieved_at, latest)
     offer = msgspec.structs.replace(
         facts,

@@ -93,6 +93,7 @@ def places_by_kind(kinds: Indices) -> Mapping[int, Indices]:
     return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
 
 
+_USD = "price in USD"  # a column beside the fields of an offer
 BY_USER = "the user"
 """The origin of offers that the user gave for this request; they are not checked against other prices."""
 UNSTATED = ""
@@ -197,7 +198,10 @@ class Offers(Sequence[Offer]):
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return np.array([float(offer.price_usd_per_hour) for offer in self], dtype=float)
+        if _USD not in self._columns:  # computed once for all selections from a table
+            usd = np.array([float(offer.price_usd_per_hour) for offer in self._whole], dtype=float)
+            self._columns[_USD] = Column(np.arange(len(usd)), usd)  # type: ignore[arg-type]  # an array, to be fast
+        return np.asarray(self._columns[_USD].values)[self._rows]
 
     @cached_property
     def by_name(self) -> Indices:

@@ -81,7 +81,7 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD", "US$", "$"})
+DOLLARS = frozenset({"", "USD", "US$", "$", "DOLLAR", "DOLLARS", "US DOLLAR", "US DOLLARS"})
 # What to remove from a price: marks of dollars per hour, and what separates thousands ("1,234.50", "1'234").
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)"
@@ -131,6 +131,10 @@ def clean(table: Table, latest: date) -> OfferTable:
     return read_quotes(_quotes(named), None, latest).table
 
 
+# Rows that tell whether a column has numbers.
+_MOST_READ = 100
+
+
 def _renamed(table: Table) -> Table:
     # Return a table in which other column names are replaced by gpubench's.
     # rate_date is left out, because its words would also match the date of a price.
@@ -144,7 +148,12 @@ def _renamed(table: Table) -> Table:
         meant = [column for column, words in headings.items() if words in wanted]
         if meant and name not in present:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
-            alike = [each for each in table.columns if headings.get(each) == headings[column]]
+            alike = [
+                each
+                for at, each in enumerate(table.columns)
+                if headings.get(each) == headings[column]
+                and any(re.search(r"\d", "".join(row[at : at + 1])) for _, row in table.rows[:_MOST_READ])
+            ]
             if len(alike) > 1 and name in {*PRICES, _PER_GPU}:
                 raise MisuseError(
                     f"{plain(table.name)} has two columns of one price, {listing(map(plain, alike))}: "
@@ -179,7 +188,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
     several = [column for column in table.columns if _heading(column) in _SEVERAL]
     is_spot, not_spot = _YES, _NO
-    if "spot_usd_per_h" in table.columns and {"1"} <= _values(table, "spot_usd_per_h") <= {"", "0", "1"}:
+    spot = (
+        {row["spot_usd_per_h"] for _, row in cells_of(table)} if "spot_usd_per_h" in table.columns else set()
+    )
+    if {"1"} <= spot <= {"", "0", "1"}:
         is_spot, not_spot = frozenset({"1"}), frozenset({"0"})
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
@@ -214,14 +226,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                     region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
+                    shared=quote,
                 )
             except ValueError as error:
                 yield SetAside(where, str(error))
-
-
-def _values(table: Table, column: str) -> set[str]:
-    at = table.columns.index(column)
-    return {row[at].strip() for _, row in table.rows if at < len(row)}
 
 
 _PRICINGS = re.compile(r"[ -]")
@@ -287,28 +295,27 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         if (floor := get("is_floor"))
         else _floor_in(note),
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
+        row="",
     )
 
 
-_TIMED = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\d.*)?", re.ASCII)
-_DAY_MONTH = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})", re.ASCII)
+# A date with a time or slashes, one with points, and ones with slashes of which one number must be the day.
+_YEAR, _MONTH, _DAY = r"(?P<year>\d{4})", r"(?P<month>\d{1,2})", r"(?P<day>1[3-9]|2\d|3[01])"
+_DATES = (
+    re.compile(rf"{_YEAR}[-/.]{_MONTH}[-/.](?P<day>\d{{1,2}})(?:[T ]\d.*)?", re.ASCII),
+    re.compile(rf"(?P<day>\d{{1,2}})\.{_MONTH}\.{_YEAR}", re.ASCII),
+    re.compile(rf"{_DAY}[-/]{_MONTH}[-/]{_YEAR}", re.ASCII),
+    re.compile(rf"{_MONTH}[-/](?:{_DAY}|(?P<same>(?P=month)))[-/]{_YEAR}", re.ASCII),
+)
 
 
-@lru_cache
 def _day(text: str) -> str:
-    # Return a date as YYYY-MM-DD, without its time: 2026/11/20, 20.11.2026, 11/20/2026. Others, such as
-    # 11/10/2026, which may be in October or November, stay as they are, and their rows are set aside.
-    if (found := _TIMED.fullmatch(text)) is not None:
-        year, month, day = found.groups()
-    elif (found := _DAY_MONTH.fullmatch(text)) is not None:
-        day, mark, month, year = found.groups()
-        if mark != "." and int(month) > 12:
-            day, month = month, day
-        elif mark != "." and int(day) <= 12 and day != month:
-            return text
-    else:
+    # Return a date as YYYY-MM-DD, without its time. Others, such as 11/10/2026, which may be in October or
+    # November, stay as they are, and their rows are set aside.
+    found = next(filter(None, (each.fullmatch(text) for each in _DATES)), None)
+    if found is None:
         return text
-    return f"{year}-{month:0>2}-{day:0>2}"
+    return f"{found['year']}-{found['month']:0>2}-{found['day'] or found['month']:0>2}"
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
@@ -330,10 +337,12 @@ def _in_dollars(text: str) -> str:
     return text if not text or figure_in(text) is not None else _MONEY.sub("", text).strip()
 
 
-@lru_cache(maxsize=10_000)
+_MAYBE_COUNTED = re.compile(r"\d ?[xX×]|[xX×] ?\d")
+
+
 def _count_in(instance: str, gpu: str) -> int | None:
     # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
-    count, rest = counted(instance)
+    count, rest = counted(instance) if _MAYBE_COUNTED.search(instance) else (None, "")
     is_of_gpu = count and any(
         word in squeeze(rest) for word in normalize(gpu).split() if re.search(r"\d", word)
     )
@@ -347,13 +356,15 @@ _PART_OR_LAPTOP = re.compile(
     re.IGNORECASE,
 )
 _NOT_ON_DEMAND = re.compile(
-    r"(?<!with )(?<!non-)(?<!not )(?<!no )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
-    r"|commit\w*|subscription|savings plan|prepaid)\b",
+    r"(?<!with )(?<!non-)(?<!no[ -])(?<!not )(?<!without )\b(?:spot|pre-?empt(?:ible)?|interruptible|reserved"
+    r"|low[ -]priority|commit\w*|(?:all|partial)[ -]upfront|subscription|savings plan|prepaid)\b(?![ -]free)",
     re.IGNORECASE,
 )
 
 
-_FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at)\b", re.IGNORECASE)
+_FLOOR = re.compile(
+    r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at|as low as)\b", re.IGNORECASE
+)
 
 
 def _floor_in(note: str | None) -> bool | None:
@@ -366,7 +377,7 @@ def _floor_in(note: str | None) -> bool | None:
 _PERIOD = r"(?:days?|daily|weeks?|weekly|months?|monthly|mo|years?|yearly|yr|annum|annual(?:ly)?)"
 _SOLD = (
     r"(?:(?:an?|this|is|prices?|only|for|on|as|community{0})[\s-]+)*"
-    r"(?:spot|pre-?empt(?:ible)?|interruptible|reserved{1})"
+    r"(?:spot|pre-?empt(?:ible)?|interruptible|reserved|low[ -]priority{1})"
     r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*{2}"
 )
 _TERM = r"(?:\d+|one|three)[- ]?(?:m|mo|months?|y|yrs?|years?)"
@@ -378,7 +389,8 @@ _TERM_COLUMNS = frozenset({"pricing", "reserved_1y_usd_per_h", "reserved_3y_usd_
 _SOLD_OUT = re.compile(
     r"(?:currently\s+)?(?:sold[ -]?out|out of (?:stock|capacity)|no (?:stock|capacity|availability)|"
     r"(?:not |un)available|wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order|"
-    r"(?:fully )?(?:rented|booked|occupied)(?: out)?|discontinued|end of life)"
+    r"(?:fully )?(?:rented|booked|occupied)(?: out)?|discontinued|end of life|"
+    r"(?:0|none) (?:left|available|in stock))"
 )
 _NOT_IN_DOLLARS = re.compile(
     r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|rmb|cents?|[€£¥¢])"
@@ -387,7 +399,8 @@ _NOT_HOURLY = re.compile(
     rf"(?:(?:usd|us|\$|prices?|is|are|priced|billed|paid|charged)\s*)*(?:(?:per|/|an?|each|every)\s*){_PERIOD}"
     rf"|(?:billed|paid|charged)\s+{_PERIOD}"
 )
-_BARE_PERIOD = re.compile(rf"(?:1 )?{_PERIOD}|minutes?|seconds?|min|sec")
+_BARE_PERIOD = re.compile(rf"(?:1 )?{_PERIOD}")
+_SHORT_PERIOD = re.compile(r"minutes?|seconds?|min|sec")  # a price by the hour may be billed by the second
 _OF_ONE_GPU = re.compile(
     r"(?:(?:usd|us|\$|prices?|is|are)\s*)*(?:per|/|each)\s*(?:gpu|card|accelerator)s?"
     r"(?:[\s/-]*(?:per )?(?:hours?|hr|h))?"
@@ -398,16 +411,18 @@ _PART = re.compile(
 )
 # Words of headings: how a price is paid, a commitment, a sum paid in advance, what a price is for, what is
 # left, what is taken, and a part of a GPU.
-_PAYMENT = frozenset({"pricing", "plan", "billing", "type", "tier", "model", "option", "mode", "market"})
-_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
+_PAYMENT = frozenset(
+    {"pricing", "plan", "billing", "type", "tier", "model", "option", "mode", "market", "offering"}
+)
+_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "min", "duration", "lease"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
 _UNITS = frozenset(
     {"unit", "units", "period", "basis", "frequency", "cycle", "billing", "price", "note", "notes"}
 )
-_STOCK = frozenset({"available", "availability", "stock", "rentable", "capacity"})
+_STOCK = frozenset({"available", "availability", "stock", "rentable"})
 _TAKEN = frozenset({"rented", "occupied", "unavailable", "sold"})
-_FRACTION = frozenset({"fraction", "share", "slice", "partition"})
-_LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
+_FRACTION = frozenset({"fraction", "share", "slice", "portion"})
+_LONG = re.compile(r"months?\b|(?<![a-z])mo\b|years?\b|yrs?\b|annual")
 # The headings of a number of machines or of hours: a price may be that of one of them or of all.
 _SEVERAL = frozenset(
     map(
@@ -428,38 +443,50 @@ def _contradicted(
     row: Mapping[str, str], pricing: str, gpu_count: float, sold_otherwise: re.Pattern[str]
 ) -> str | None:
     # Return the cell that contradicts a price of whole GPUs for an hour, and why; None if none does.
-    in_dollars = row.get("currency", "").upper() in DOLLARS
+    is_in_dollars = row.get("currency", "").upper() in DOLLARS
     for heading, text in row.items():
-        if not text or (heading in _UNDERSTOOD and heading != "provider"):
-            continue
-        cell, words = text.lower(), _heading(heading)
-        clauses = [clause.strip() for clause in re.split(r"[;,.()]", cell)]
-        is_paid_otherwise = pricing == Pricing.ON_DEMAND and (
-            any(map(sold_otherwise.fullmatch, clauses))
-            or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
-            or (words & _TERMS and _LONG.search(cell))
-            or (words & _PAID_FIRST and re.search("[1-9]", cell))
-            or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
-        )
-        is_of_a_period = words & _UNITS and any(map(_BARE_PERIOD.fullmatch, clauses))
-        is_fraction = words & _FRACTION and (figure_in(cell.rstrip("%")) or 0) not in {1, 100}
-        is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
-        problems = {
-            "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))
-            or (words & _STOCK and cell in _NONE)
-            or (words & _TAKEN and cell in _YES),
-            "so its price is not for an hour: convert it": is_of_a_period
-            or any(map(_NOT_HOURLY.fullmatch, clauses)),
-            "but it would rank as whole GPUs": is_fraction or _PART.search(cell),
-            f"so its price is not that of all its GPUs: put it into a column {_PER_GPU}": gpu_count > 1
-            and any(map(_OF_ONE_GPU.fullmatch, clauses)),
-            "so fewer GPUs cannot be ordered": is_minimum and (figure_in(cell) or 0) > gpu_count,
-            _ADD_COLUMNS: is_paid_otherwise,
-        }
-        problem = next((problem for problem, has_it in problems.items() if has_it), None)
-        if problem is not None:
-            return f"its {plain(heading, 40)} is {plain(text, 40)!r}, {problem}"
+        if text and (heading not in _UNDERSTOOD or heading == "provider"):
+            problem = _problem(heading, text.lower(), gpu_count, sold_otherwise, is_in_dollars)
+            if problem is not None and (problem != _ADD_COLUMNS or pricing == Pricing.ON_DEMAND):
+                return f"its {plain(heading, 40)} is {plain(text, 40)!r}, {problem}"
     return None
+
+
+@lru_cache(maxsize=10_000)
+def _problem(
+    heading: str, cell: str, gpu_count: float, sold_otherwise: re.Pattern[str], is_in_dollars: bool
+) -> str | None:
+    words, clauses = _heading(heading), [clause.strip() for clause in re.split(r"[;,.()]", cell)]
+    is_paid_otherwise = (
+        any(map(sold_otherwise.fullmatch, clauses))
+        or (words & _PAYMENT and _NOT_ON_DEMAND.search(cell))
+        or (words & (_TERMS | _PAYMENT) and _LONG.search(cell))
+        or (words & _PAID_FIRST and re.search("[1-9]", cell))
+        or (is_in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
+    )
+    is_of_a_period = words & _UNITS and (
+        any(map(_BARE_PERIOD.fullmatch, clauses))
+        or (words & {"unit", "per"} and _SHORT_PERIOD.fullmatch(cell))
+    )
+    is_fraction = (
+        words & _FRACTION
+        and words <= _FRACTION | {"gpu", "gpus"}
+        and figure_in(cell.rstrip("%")) not in {None, 1, 100}
+    )
+    is_minimum = words & {"min", "minimum"} and words & {"gpu", "gpus"}
+    problems = {
+        "so it cannot be ordered now": any(map(_SOLD_OUT.fullmatch, clauses))
+        or (words & _STOCK and cell in _NONE)
+        or (words & _TAKEN and cell in _YES),
+        "so its price is not for an hour: convert it": is_of_a_period
+        or any(map(_NOT_HOURLY.fullmatch, clauses)),
+        "but it would rank as whole GPUs": is_fraction or _PART.search(cell),
+        f"so its price is not that of all its GPUs: put it into a column {_PER_GPU}": gpu_count > 1
+        and any(map(_OF_ONE_GPU.fullmatch, clauses)),
+        "so fewer GPUs cannot be ordered": is_minimum and (figure_in(cell) or 0) > gpu_count,
+        _ADD_COLUMNS: is_paid_otherwise,
+    }
+    return next((problem for problem, has_it in problems.items() if has_it), None)
 
 
 def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
@@ -471,7 +498,6 @@ def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> Non
         raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
 
 
-@lru_cache(maxsize=10_000)
 def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
     # Return what the name of an instance contradicts, in words; None if nothing.
     if _PART_OR_LAPTOP.search(instance) and not _PART_OR_LAPTOP.search(gpu):

@@ -9,6 +9,8 @@ rows; see docs/prediction.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -111,13 +113,18 @@ def exchange_of(question: Question, spec: GpuSpec, step_s: float, *, sharded: bo
 
 def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
     """Return the log ratio of the throughput per GPU on ``many`` GPUs to that on ``few``."""
-    shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
+    shares = _shares_of(tuple(logs))
 
     def log_slowdown(n: int) -> float:
         waits_s = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])
         return math.log(1 + shares["waiting"] * math.log2(n) + waits_s / exchange.step_s)
 
-    return log_slowdown(few) - log_slowdown(many)
+    return (log_slowdown(few) if few > 1 else 0.0) - log_slowdown(many)
+
+
+@lru_cache(maxsize=64)
+def _shares_of(logs: tuple[float, ...]) -> Mapping[str, float]:
+    return dict(zip(SHARES, map(math.exp, logs), strict=True))
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
@@ -133,8 +140,14 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
     """Return the derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
     base = log_efficiency(logs, exchange, few, many)
-    moved = (np.array(logs) + _SMALL * np.eye(len(SHARES))).tolist()  # one share in each row
+    moved = _moved(tuple(logs))
     return np.array([log_efficiency(row, exchange, few, many) - base for row in moved]) / _SMALL
+
+
+@lru_cache(maxsize=8)
+def _moved(logs: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    # Return the logs with one of them moved in each row.
+    return tuple(map(tuple, (np.array(logs) + _SMALL * np.eye(len(SHARES))).tolist()))
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.children import run_child
+from gpubench.children import Limit, run_child
 from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
@@ -44,15 +44,16 @@ TRACE_CPU_S = 60.0
 """A user's model that takes more CPU time than this to build and trace is unlikely ever to finish."""
 CONFIG_CPU_S = 300.0
 """The same for a Hugging Face config: transformers is slow to import, and the model may be large."""
-TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
-"""Wall-clock limits for a model that waits forever. A busy machine slows a working model severalfold."""
+IDLE_LIMIT_S = 120.0
+"""A model that does nothing for so long waits for something that will not come."""
 NOTICE_AFTER_S = 5.0
 """Most traces end within this time; a message announces a longer one."""
 _NOTE_CHARACTERS = 600
-_IF_LATE = (
-    "; if it loops over many time steps in Python, shorten the loop; if the file trains when it is imported, "
-    'put the training loop under if __name__ == "__main__"'
-)
+_ADVICE = {
+    Limit.CPU: "; if it loops over many time steps in Python, shorten the loop; if the file trains when it "
+    'is imported, put the training loop under if __name__ == "__main__"',
+    Limit.IDLE: "; it waits: leave out what downloads, asks for input, or waits for another process",
+}
 
 # Messages to the user: without a logging setup, Python prints warnings on stderr unchanged
 _logger = logging.getLogger(__name__)
@@ -357,16 +358,15 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     name = shown_name(reference)
     is_config = reference.startswith(HUGGING_FACE)
     cpu_limit_s = CONFIG_CPU_S if is_config else TRACE_CPU_S
-    time_limit_s = CONFIG_LIMIT_S if is_config else TRACE_LIMIT_S
     if is_own(reference):
         check_own(reference, wanted.fields)
-    with _notice(name, cpu_limit_s, time_limit_s):
+    with _notice(name, cpu_limit_s):
         reply = run_child(
             ("-m", "gpubench.profile.child"),
             [reference, msgspec.json.encode(wanted).decode()],
             Answer,
-            time_limit_s=time_limit_s,
             cpu_limit_s=cpu_limit_s,
+            idle_limit_s=IDLE_LIMIT_S,
             # Tracing must not use a GPU
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
@@ -375,7 +375,7 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
         log = write_log(name, None, reply.output)
-        advice = _IF_LATE if reply.is_late else ""
+        advice = "" if reply.limit is None else _ADVICE.get(reply.limit, "")
         raise MisuseError(
             f"{name}: its process {reply.how} while building and tracing the model{advice} ({log})"
         )
@@ -394,10 +394,9 @@ def _say_once(words: str) -> None:
 
 
 @contextmanager
-def _notice(name: str, cpu_limit_s: float, time_limit_s: float) -> Iterator[None]:
+def _notice(name: str, cpu_limit_s: float) -> Iterator[None]:
     """Announce a slow trace, once per model."""
-    most = f"{format_duration(cpu_limit_s)} of CPU time, {format_duration(time_limit_s)} in all"
-    words = f"{name} is being built and traced, for at most {most}"
+    words = f"{name} is being built and traced, for at most {format_duration(cpu_limit_s)} of CPU time"
     timer = threading.Timer(NOTICE_AFTER_S, _say_once, (words,))
     timer.daemon = True
     timer.start()

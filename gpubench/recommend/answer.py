@@ -74,7 +74,7 @@ BASES = {
     "added": "measured, added run",
     "reference": "measured",
     "predicted": "predicted",
-    "guess": "extrapolated guess",
+    "guess": "guess",
 }
 """How a throughput was obtained, in words."""
 
@@ -176,16 +176,17 @@ def _on_chances(ranking: Ranking) -> Iterator[Told]:
         yield tell(
             "toss_up" if p >= other_p else "toss_up_against",
             objective=_OBJECTIVES[name],
-            gpu=machine_name(gpu_key, gpu_count),
+            gpu=machine_name(gpu_key, gpu_count, other_key),
             p=format_chance(p),
-            other_gpu=machine_name(other_key, other_count),
+            other_gpu=machine_name(other_key, other_count, gpu_key),
             other_p=format_chance(other_p),
         )
 
 
-def machine_name(gpu_key: str, gpu_count: int) -> str:
-    """Return the GPUs of a machine in words: "2x L4", or "L4" for a single one."""
-    return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
+def machine_name(gpu_key: str, gpu_count: int, rival_key: str) -> str:
+    """Return the GPUs of a machine in words: "2x L4", or "L4" for a single one with another GPU as rival."""
+    alone = gpu_count == 1 and gpu_key != rival_key
+    return gpu_name(gpu_key) if alone else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 
 def _on_fewest_gpus(found: Eligible) -> Iterator[Told]:
@@ -211,13 +212,13 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
     case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
         return
-    batch = f"{case.batch_size:,}"
     if case.task is TaskKind.TRAIN:
+        batches = {each.row.estimate.case.batch_size for each in ranking.answers.values()}
         yield tell(
             "trained_as",
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
-            batch=batch,
+            batch=f"{max(batches):,}",
             stack=_PLAIN_STACKS[case.trainable] if case.stack is Stack.PLAIN else _STACKS[case.stack],
             other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
@@ -226,7 +227,7 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             "serve_cost",
             costs=listing([f"{cost.by(format_usd)} {_TOKENS[what]}" for what, cost in costs.items()]),
             gpu=gpus_of(row.offer),
-            batch=batch,
+            batch=f"{case.batch_size:,}",
             prompt=f"{case.prompt_tokens:,}",
             new=f"{case.new_tokens:,}",
         )
@@ -353,7 +354,7 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     for name, better in (("fastest", "faster"), ("cheapest", "cheaper")):
         chance = np.where(is_guess, np.nan_to_num(getattr(found.chances, f"p_{name}")), 0.0)
         place, answer = int(np.argmax(chance)), ranking.answers[name].row
-        if not answer.estimate.is_extrapolated and chance[place] > (getattr(answer, f"p_{name}") or 0.0):
+        if not answer.estimate.is_a_guess and chance[place] > (getattr(answer, f"p_{name}") or 0.0):
             told = tell("guess_faster", gpu=gpus_of(found.offers[place]), better=better)
             is_asked = found.request.sort == "time" or found.request.gpus
             yield told._replace(kind="asked") if is_asked else told

@@ -17,7 +17,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_at
-from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
+from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing, Verdict
 from gpubench.names import counted, nearest, normalize
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
@@ -155,7 +155,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     if last is not None and last.option in _NEAREST_LAST:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
-    if 2 * len(by_count) > len(excluded):
+    if 2 * len(by_count) > sum(each.option != "--gpu" for each in excluded):
         return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
     if misfits := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(misfits[-1])}"
@@ -164,7 +164,8 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     if last is not None and last.option == NO_FIGURE:
         unknown = [each for each in excluded if each.option == NO_FIGURE]
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
-        return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
+        helps = "; `gpubench memory` says what would help" if Verdict.DOES_NOT_FIT in usual else ""
+        return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}{helps}"
     if without := [each for each in excluded if each.option == NO_KERNELS]:
         return f"among them, {_with_reason(without[-1])}"
     return "relax one of these"
@@ -475,7 +476,7 @@ def _count_and_price_filters(
             Filter(
                 "an old price when newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
-                suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+                suspects=lambda offers: ~offers.by_user,  # a user's own price is never outdated
             ),
         ),
         (

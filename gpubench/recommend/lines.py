@@ -106,8 +106,8 @@ def _chance(answer: Answer) -> str:
     mine = "" if answer.p_best is None else format_chance(answer.p_best)
     if answer.toss_up is None:
         return mine
-    _, (gpu_key, gpu_count, rival) = answer.toss_up
-    return f"{mine} ({OR} {machine_name(gpu_key, gpu_count)} {format_chance(rival)})"
+    (named, *_), (gpu_key, gpu_count, rival) = answer.toss_up
+    return f"{mine} ({OR} {machine_name(gpu_key, gpu_count, named)} {format_chance(rival)})"
 
 
 def headline(ranking: Ranking) -> str:
@@ -164,7 +164,7 @@ def hours_text(row: Row) -> str:
 
 def basis_text(row: Row) -> str:
     """Return the basis of a row's throughput: measured, predicted or a guess."""
-    if row.estimate.is_extrapolated:
+    if row.estimate.is_a_guess:
         return BASES["guess"]
     if row.scaling_basis == MODELED:
         return BASES["predicted"]

@@ -186,7 +186,7 @@ def _work_expected_over_drawn(pool: Candidates) -> Floats:
 
 
 def order(pool: Candidates) -> Indices:
-    """Return the rows, best first, by their point estimates, with guesses outside the fit after all others.
+    """Return the rows, best first, by their point estimates, with guesses after all others.
 
     If two jobs cost the same because of billing increments, the faster comes first. Further ties are broken
     by price, then by name, so the order of the input does not matter.
@@ -220,8 +220,8 @@ def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
 
 
 def is_a_guess(pool: Candidates) -> Flags:
-    """Return which rows have a GPU outside the range of the fit."""
-    return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
+    """Return which rows have a GPU with a guessed speed."""
+    return np.array([each.is_a_guess for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -491,9 +491,8 @@ class Chances:
 def chances_of(pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` is the result of the function ``order``.
 
-    Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds. A
-    guess outside the range of the fit never shares the rank of a row inside it. The chances include the
-    uncertainty of prices.
+    Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds.
+    Guesses have ranks of their own. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
     contenders, never_best = _contenders(pool, order, detailed)

@@ -5,7 +5,7 @@ made here and passed as data: which machines run a job, which prices count, and 
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.files import many_objects
@@ -268,13 +269,18 @@ def _is_shipped(market: RankRequest) -> bool:
     return is_listed and is_usual and not market.mix
 
 
+def _undrawn(estimates: Sequence[Estimate], _draws: int, _seed: int) -> Floats:
+    # Return one rate of each estimate in place of draws, which the page makes itself.
+    return np.array([[estimate.samples_per_s] for estimate in estimates])
+
+
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
     # Return the figures of one model at one precision, and the offers that run it; None if none does.
     try:
         asked = check(asked)
-        finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
+        finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs), _undrawn)
     except MisuseError:
         return None
     pool = finder.pool_of(kept)
@@ -345,7 +351,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
         "basis": "added" if estimate.origin else estimate.basis,
-        "is_guess": estimate.is_extrapolated,
+        "is_guess": estimate.is_a_guess,
         "need_bytes": estimate.device_bytes.value,
     }
 

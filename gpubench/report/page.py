@@ -400,7 +400,7 @@ def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0
-        if usd < least and not row.estimate.is_extrapolated:
+        if usd < least and not row.estimate.is_a_guess:
             least = usd
             steps.append((row.hours.value, usd))
     return {

@@ -521,7 +521,7 @@ def offers(
             "Basis",
             lambda r: (
                 f"{BASIS_GLYPHS[r.estimate.basis]}{NO_BREAK_SPACE}"
-                f"{'guess' if r.estimate.is_extrapolated else r.estimate.basis}"
+                f"{'guess' if r.estimate.is_a_guess else r.estimate.basis}"
             ),
             optional=1,
             glyph=True,

@@ -625,9 +625,8 @@ class TestLlama8bLora(LlamaContract):
         assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
 
     @pytest.mark.slow
-    def test_memory_without_loss_chunks_matches_the_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_memory_without_loss_chunks_matches_the_reference(self) -> None:
         """Without chunks, the reference has 18.5, 22.0 and 29.0 GiB."""
-        monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", 300.0)
         (train,) = profile_of(self.name, {"loss_chunks": 1}).memory
         peaks = [train.peak(batch).at(batch) / 2**30 for batch in (1, 2, 4)]
         assert peaks == pytest.approx([18.5, 22.0, 29.0], rel=0.01)

@@ -100,6 +100,8 @@ def test_a_frozen_base_stays_in_its_type_and_other_precisions_are_refused(h100):
     ("asked", "words"),
     [
         ({"workloads": ("cnn",), "checkpointing": "full"}, "cnn: checkpointing full cannot be set"),
+        ({"workloads": ("cnn",), "trainable": "lora"}, "cnn: --lora cannot be set: it has only one recipe"),
+        ({"workloads": ("cnn",), "context_tokens": 12}, "cnn: --context 12 cannot be set: .*; leave it out"),
         (
             {"workloads": ("llama_1b",), "prompt_tokens": 512},
             "it takes weight_type, checkpointing, loss_chunks",

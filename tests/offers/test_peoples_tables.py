@@ -360,8 +360,10 @@ def test_a_column_of_pricing_says_how_a_price_is_paid(tmp_path):
 
 def test_the_note_of_a_starting_price_marks_it(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\n")
-    assert [offer.is_floor for offer in read_own(path).offers] == [True, None]
+    path.write_text(
+        "gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\nL4,0.4,as low as\n"
+    )
+    assert [offer.is_floor for offer in read_own(path).offers] == [True, None, True]
 
 
 @pytest.mark.parametrize("header", ["list price,your price", "price,net price", "price,discounted price"])

@@ -15,7 +15,7 @@ from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.candidates import LINK_SIGMA
-from gpubench.recommend.lines import headline
+from gpubench.recommend.lines import headline, lines
 from gpubench.recommend.rank import check, document
 from gpubench.recommend.request import RankRequest
 from gpubench.stats import Z90
@@ -234,6 +234,7 @@ def test_an_empty_answer_names_the_reason_that_excluded_most_offers():
         ({"gpus": ("h1000",)}, "unknown GPU 'h1000'; nearest known"),
         ({"providers": ("acm",)}, "unknown provider 'acm'; nearest known: acme"),
         ({"regions": ("eu-wset",)}, "unknown region 'eu-wset'; nearest known: eu-west"),
+        ({"regions": ("mars",)}, "unknown region 'mars'; nearest known: eu, us, asia"),
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
         ({"deadline_hours": 2}, "--deadline-hours needs a job, and the setting relative"),
@@ -331,6 +332,19 @@ def test_a_host_bound_row_says_that_a_faster_gpu_does_not_help():
     offers = [offer(H100, 1.0, vcpus=4)]
     verdict = said(rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}))
     assert "this batch size" in verdict
+
+
+def test_a_host_bound_prediction_is_a_guess_and_wins_against_no_interval():
+    """Without an interval nothing is known of its worst case, so it would win as if it were certain."""
+    bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
+    rates = {H100: estimate(H100, 900, findings=(bound,)), L4: estimate(L4, 800, 1.1)}
+    found = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates, samples=1e8)
+    assert [row.offer.gpu_key for row in found.rows] == [L4, H100]
+    assert {answer.row.offer.gpu_key for answer in found.answers.values()} == {L4}
+    assert "H100 SXM5 80GB may be faster, but its figure is a guess." in said(found)
+    measured = msgspec.structs.replace(rates[H100], basis="measured")
+    again = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates | {H100: measured}, samples=1e8)
+    assert again.answers["fastest"].row.offer.gpu_key == H100
 
 
 def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
@@ -545,6 +559,20 @@ def test_a_row_at_another_batch_is_reported_and_shown():
     assert note in rank_of(offers, {H100: 3000.0, L4: other}).said("note")
     assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).said("note")
     assert note not in rank_of(offers[:1], {H100: 3000.0, L4: other}).said("note")
+
+
+def test_rivals_of_one_gpu_are_told_apart_by_their_number():
+    """Prices of half a year ago leave open whether one L4 or two at 1.8 times its speed are more sensible."""
+    old = {"price_date": "2026-05-20"}
+    offers = [offer(L4, 1.0, **old), offer(L4, 1.9, gpu_count=2, provider="other", **old), offer(T4, 9.0)]
+    found = rank_of(offers, {L4: 1000.0, T4: 100.0}, width=1.3, samples=1e9, hour_worth_usd=0.125, draws=2000)
+    sensible = found.answers["sensible"]
+    assert {each[:2] for each in sensible.toss_up} == {(L4, 1), (L4, 2)}
+    told = [each.text for each in found.sentences if each.text.startswith("A toss-up")]
+    assert told
+    assert all("1x L4" in text and "2x L4" in text for text in told)
+    shown = " ".join(chance for line in lines(found) for chance in line.chances)
+    assert f"(or {sensible.toss_up[1][1]}x L4 " in shown
 
 
 def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances():

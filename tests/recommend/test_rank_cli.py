@@ -280,6 +280,7 @@ def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
         ({"tax": "19"}, "gpubench.toml: tax must be a number, not '19' (str)"),
         ({"slots": 2.5}, "gpubench.toml: slots must be a whole number, not 2.5 (float)"),
         ({"txa": 0.19}, "unknown setting in gpubench.toml 'txa'; nearest known: tax"),
+        ({"TAX": 0.19}, "unknown setting in gpubench.toml 'TAX'; nearest known: tax"),
         ({"max_wats": 300}, "unknown setting in gpubench.toml 'max-wats'; nearest known: max-watts"),
         ({"samples": 5}, "gpubench.toml: samples is not a setting: give --samples on the command line"),
         ({"loss_chunks": 8}, "loss-chunks is not a setting: give --recipe loss-chunks on the command line"),

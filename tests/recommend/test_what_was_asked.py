@@ -117,6 +117,13 @@ def test_a_named_gpu_that_cannot_be_ranked_is_listed_with_the_reason():
         rank("resnet50", gpu=["RTX 4900", "T4"])
 
 
+def test_an_empty_answer_says_what_would_leave_an_offer():
+    with pytest.raises(MisuseError, match="; the available numbers of GPUs: 1, 2, 4, "):
+        rank("resnet50", gpu=["a100"], count=3, draws=50)
+    with pytest.raises(MisuseError, match="on each; `gpubench memory` says what would help"):
+        rank("llama-3.1-405b", samples=10, draws=50)
+
+
 def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     """A requested batch is kept: the card is then excluded, with what would help."""
     asked = {"samples": 20_000, "qlora": True, "have": "RTX 3090", "draws": 50}
@@ -125,6 +132,8 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     assert mine.row.estimate.case.batch_size == 1
     assert mine.row.estimate.batch_choice == "largest"
     assert "Smaller batch to fit in memory: 1x RTX 3090 at 1; others use 2." in found.said("caution")
+    (job,) = [text for text in found.said("asked") if text.startswith("The job trains ")]
+    assert "batch 2 per GPU" in job
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]

@@ -85,7 +85,7 @@ def test_a_bad_file_is_one_clear_line(
     gpubench: Run, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
 ) -> None:
     if case == "never returns":
-        monkeypatch.setattr(cache, "TRACE_LIMIT_S", 1.0)
+        monkeypatch.setattr(cache, "TRACE_CPU_S", 1.0)
     bad = BAD[case]
     done = gpubench(bad.source, *VERBS[verb])
     assert done.returncode == 2, done.stderr

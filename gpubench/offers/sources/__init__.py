@@ -62,7 +62,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 NO_HOST = HostFacts()
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
     """One unchecked price from a source or a table.
 
     Attributes:
@@ -84,6 +84,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         seller: None for the default of the kind: a company, or any host of a marketplace.
         host: The source's facts about the host.
         row: File, line and first cells of a row in the user's table; None for other sources.
+        shared: What the rows of a table share that differ only in instance, region and price.
     """
 
     provider: str
@@ -109,6 +110,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_floor: bool | None = None
     host: HostFacts = NO_HOST
     row: str | None = None
+    shared: Quote | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):

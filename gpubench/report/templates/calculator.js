@@ -119,7 +119,7 @@ const answered = (async () => {
   };
   const tableRow = (head, figures) => make("tr", {}, make("th", { scope: "row" }, head),
     ...Object.entries(figures).map(([name, text]) => make("td", ["hours", "usd", "price", "memory"].includes(name) ? { class: "number" } : {}, text)));
-  const likely = ({ p, rival }) => p === null ? "" : chance(p) + (rival ? ` (${data.labels.or} ${rival.row.offer.count > 1 ? gpusOf(rival.row) : gpuOf(rival.row)} ${chance(rival.p)})` : "");
+  const likely = ({ row, p, rival }) => p === null ? "" : chance(p) + (rival ? ` (${data.labels.or} ${(rival.row.offer.count > 1 || rival.row.offer.gpu === row.offer.gpu ? gpusOf : gpuOf)(rival.row)} ${chance(rival.p)})` : "");
   const titles = (row) => row.answersTo.map((name) => data.titles[name]).join(" · ");
   const drawThree = ({ named, answers }) => at("three").tBodies[0].replaceChildren(...named.map((row) => {
     const { gpus, seller, hours, usd: cost, basis } = cells(row), chances = row.answersTo.map((name) => likely(answers[name]));
