@@ -31,6 +31,14 @@ from gpubench.record.store import newest_runs
 from gpubench.workload import Task, Workload, seeded
 
 
+def own_workload(build: Callable[[int, int], Task], *shape: int) -> Workload:
+    """A user's workload of float samples with this shape."""
+    return Workload(
+        name="own", version=1, sample_unit="x", sample_shape=shape, batches=(2,), is_image=False, source="test",
+        build=build,
+    )  # fmt: skip
+
+
 def trace_step(
     workload: Workload,
     task: TaskKind,

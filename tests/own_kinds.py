@@ -11,6 +11,48 @@ from torch import nn
 from torch.nn import functional as F
 """
 
+PAIR = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+        INIT
+
+    def forward(self, ARGUMENTS):
+        BODY
+
+def build(n):
+    net = Net()
+    return net, INPUTS, TARGETS, ENDS
+"""
+USUAL_PAIR = {
+    "head": "",
+    "init": "pass",
+    "arguments": "x",
+    "body": "return self.second(self.first(x).relu())",
+    "inputs": "torch.randn(n, 8)",
+    "targets": "torch.randint(4, (n,))",
+    "loss": "nn.CrossEntropyLoss()",
+    "optimizer": "",
+}
+
+
+def pair(**changes: str) -> str:
+    """Return the file of a two-layer model with these changes; ``head`` goes before its class."""
+    parts = USUAL_PAIR | changes
+    ends = ", ".join(part for part in (parts["loss"], parts["optimizer"]) if part)
+    source = PAIR.replace("INIT", parts["init"]).replace("BODY", parts["body"]).replace("ENDS", ends)
+    for name in ("arguments", "inputs", "targets"):
+        source = source.replace(name.upper(), parts[name])
+    return parts["head"] + source
+
+
+def in_a_line(loss: str, head: str = "", within: str = "") -> str:
+    """Return the file of one linear layer with this loss, with lines before and inside its ``build``."""
+    inner = f"    {within}\n" if within else ""
+    return f"{head}\ndef build(n):\n{inner}    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), {loss}\n"
+
+
 TWO_HEADS = """
 class Net(nn.Module):
     def __init__(self):
@@ -84,23 +126,58 @@ def build(n):
 """
 )
 
-NO_TARGETS = """
+NO_TARGETS = pair(
+    arguments="x, labels",
+    body="return {'loss': F.cross_entropy(self.second(self.first(x)), labels)}",
+    inputs="(torch.randn(n, 8), torch.randint(4, (n,)))",
+    targets="None",
+    loss="lambda out, _: out['loss']",
+)
+NUMBER = pair(targets="0.5", loss="lambda out, goal: (out - goal).square().mean()")
+CARRIED = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(8, 4)
+        self.cell, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
+        self.state = None
 
-    def forward(self, x, labels):
-        return {"loss": F.cross_entropy(self.layer(x), labels)}
+    def forward(self, x):
+        out, state = self.cell(x, self.state)
+        self.state = tuple(each.detach() for each in state)
+        return self.head(out[:, -1])
 
 def build(n):
-    return Net(), (torch.randn(n, 8), torch.randint(4, (n,))), None, lambda out, _: out["loss"]
+    return Net(), torch.randn(n, 5, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
 """
-
-NUMBER = """
-def build(n):
-    return nn.Linear(8, 1), torch.randn(n, 8), 0.5, lambda out, goal: (out - goal).square().mean()
-"""
+VIEW = pair(
+    init="self.first, self.second = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4)",
+    body="return self.second(self.first(x).relu().view(len(x), -1))",
+    inputs="torch.randn(n, 3, 8, 8)",
+)
+BY_MODE = pair(
+    init="self.first = nn.Sequential(self.first, nn.Dropout(0.5))",
+    arguments="x, labels",
+    body="""scores = self.second(self.first(x))
+        if self.training:
+            return {"scores": F.cross_entropy(scores, labels)}
+        return [{"scores": each} for each in scores]""",
+    inputs="(torch.randn(n, 8), torch.randint(4, (n,)))",
+    loss="lambda losses, _: sum(losses.values())",
+)
+AUXILIARY_HEAD = pair(
+    init="self.third = nn.Linear(16, 4)",
+    body="""h = self.first(x).relu()
+        return (self.second(h), self.third(h)) if self.training else self.second(h)""",
+    loss="lambda out, y: F.cross_entropy(out[0], y) + 0.4 * F.cross_entropy(out[1], y)",
+)
+CLASS_WEIGHTS = in_a_line("LOSS", "LOSS = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 4.0, 9.0]))\n")
+COMPLEX_WEIGHTS = pair(
+    init="self.modes = nn.Parameter(torch.randn(3, dtype=torch.cfloat))",
+    body="""h = self.second(self.first(x)).float()
+        return torch.fft.irfft(torch.fft.rfft(h) * self.modes, n=4)""",
+    targets="torch.randn(n, 4)",
+    loss="nn.MSELoss()",
+)
 
 NOT_CUT = """
 class Pairs:
@@ -138,69 +215,6 @@ OWN_RATE = NETWORK.replace(
     "BODY", "return self.second(F.dropout(self.first(x).relu(), self.dropout, self.training))"
 ).replace("self.first,", "self.dropout = 0.5; self.first,")
 
-CARRIED = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
-        self.state = None
-
-    def forward(self, x):
-        out, state = self.cell(x, self.state)
-        self.state = tuple(each.detach() for each in state)
-        return self.head(out[:, -1])
-
-def build(n):
-    return Net(), torch.randn(n, 5, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
-"""
-
-VIEW = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu().view(len(x), -1))
-
-def build(n):
-    return Net(), torch.randn(n, 3, 8, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
-"""
-
-BY_MODE = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), nn.Linear(8, 4)
-
-    def forward(self, x, labels):
-        scores = self.second(self.first(x))
-        if self.training:
-            return {"scores": F.cross_entropy(scores, labels)}
-        return [{"scores": each} for each in scores]
-
-def build(n):
-    labels = torch.randint(4, (n,))
-    return Net(), (torch.randn(n, 8), labels), labels, lambda losses, _: sum(losses.values())
-"""
-
-AUXILIARY_HEAD = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
-
-    def forward(self, x):
-        h = self.first(x).relu()
-        return (self.second(h), self.third(h)) if self.training else self.second(h)
-
-def loss(out, y):
-    return F.cross_entropy(out[0], y) + 0.4 * F.cross_entropy(out[1], y)
-
-def build(n):
-    return Net(), torch.randn(n, 8), torch.randint(4, (n,)), loss
-"""
-
 EARLY_EXIT = """
 class Net(nn.Module):
     def __init__(self):
@@ -219,14 +233,6 @@ class Net(nn.Module):
 
 def build(n):
     return Net(), torch.randn(n, 8), torch.randint(4, (n,)), lambda outs, y: sum(F.cross_entropy(o, y) for o in outs)
-"""
-
-CLASS_WEIGHTS = """
-WEIGHT = torch.tensor([1.0, 1.0, 4.0, 9.0])
-LOSS = nn.CrossEntropyLoss(weight=WEIGHT)
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), LOSS
 """
 
 CENTERS = """
@@ -289,20 +295,6 @@ class Net(nn.Module):
 
 def build(n):
     return Net(), torch.rand(n, 2), torch.ones(n, 2), nn.MSELoss()
-"""
-
-COMPLEX_WEIGHTS = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-        self.modes = nn.Parameter(torch.randn(5, dtype=torch.cfloat))
-
-    def forward(self, x):
-        return torch.fft.irfft(torch.fft.rfft(self.layer(x).float()) * self.modes, n=8)
-
-def build(n):
-    return Net(), torch.randn(n, 8), torch.randn(n, 8), nn.MSELoss()
 """
 
 SPARSE_GRADIENTS = """
@@ -368,32 +360,6 @@ def build(n):
     return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
 """
 
-PAIR = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
-        INIT
-
-    def forward(self, x):
-        BODY
-
-def build(n):
-    net = Net()
-    return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
-"""
-
-
-def pair(init: str = "pass", body: str = "return self.second(self.first(x).relu())", **changes: str) -> str:
-    """Return the file of a two-layer model with these lines in it; ``loss`` and ``optimizer`` go at its end."""
-    source = PAIR.replace("INIT", init).replace("BODY", body)
-    ends = (
-        changes.get("loss", "nn.CrossEntropyLoss()"),
-        *([changes["optimizer"]] if "optimizer" in changes else []),
-    )
-    return changes.get("head", "") + source.replace("nn.CrossEntropyLoss()\n", f"{', '.join(ends)}\n")
-
-
 NAMES_ITSELF = {
     "loss of the weights": pair(
         loss="lambda o, y: F.cross_entropy(o, y) + 1e-4 * sum(p.square().sum() for p in net.parameters())"
@@ -428,56 +394,52 @@ CARRIES = {
     ),
 }
 ARGUMENTS = {
-    "dict of inputs": pair(body="return self.second(self.first(x['a'] * x['scale']).relu())").replace(
-        "torch.randn(n, 8),", "{'a': torch.randn(n, 8), 'scale': 0.5},"
+    "dict of inputs": pair(
+        body="return self.second(self.first(x['a'] * x['scale']).relu())",
+        inputs="{'a': torch.randn(n, 8), 'scale': 0.5}",
     ),
-    "optional": pair(body="return self.second(self.first(x).relu())")
-    .replace("def forward(self, x)", "def forward(self, x, mask, scale)")
-    .replace("torch.randn(n, 8),", "(torch.randn(n, 8), None, 0.5),"),
+    "optional": pair(arguments="x, mask, scale", inputs="(torch.randn(n, 8), None, 0.5)"),
     "edges": pair(
-        body="h = self.first(x); return self.second(torch.zeros_like(h).index_add(0, edges[1], h[edges[0]]))"
-    )
-    .replace("def forward(self, x)", "def forward(self, x, edges)")
-    .replace("torch.randn(n, 8),", "(torch.randn(n, 8), torch.randint(n, (2, 3 * n))),"),
+        arguments="x, edges",
+        body="h = self.first(x); return self.second(torch.zeros_like(h).index_add(0, edges[1], h[edges[0]]))",
+        inputs="(torch.randn(n, 8), torch.randint(n, (2, 3 * n)))",
+    ),
     "images of several sizes": pair(
-        body="return self.second(self.first(torch.stack([image.mean((0, 1)) for image in x])).relu())"
-    ).replace("torch.randn(n, 8),", "[torch.randn(5, 4 + i % 3, 8) for i in range(n)],"),
-    "list of arguments": pair()
-    .replace("self, x)", "self, x, y)")
-    .replace("torch.randn(n, 8),", "[torch.randn(n, 8), torch.randn(n, 8)],"),
+        body="return self.second(self.first(torch.stack([image.mean((0, 1)) for image in x])).relu())",
+        inputs="[torch.randn(5, 4 + i % 3, 8) for i in range(n)]",
+    ),
+    "list of arguments": pair(arguments="x, y", inputs="[torch.randn(n, 8), torch.randn(n, 8)]"),
     "by name": pair(
-        body="h = self.first(x) if mask is None else self.first(x * mask[:, None])\n"
-        "        out = self.second(h.relu())\n"
-        "        return UserDict(loss=F.cross_entropy(out, labels), logits=out)",
+        arguments="x, mask=None, labels=None",
+        body="""h = self.first(x) if mask is None else self.first(x * mask[:, None])
+        out = self.second(h.relu())
+        return UserDict(loss=F.cross_entropy(out, labels), logits=out)""",
+        inputs="{'labels': torch.randint(4, (n,)), 'x': torch.randn(n, 8), 'mask': torch.ones(n)}",
         loss="lambda out, _: out['loss']",
-    )
-    .replace("self, x)", "self, x, mask=None, labels=None)")
-    .replace(
-        "torch.randn(n, 8),",
-        "{'labels': torch.randint(4, (n,)), 'x': torch.randn(n, 8), 'mask': torch.ones(n)},",
     ),
     "images and targets": pair(
-        body="x = torch.stack([image.mean((0, 1)) for image in x])\n"
-        "        return F.cross_entropy(self.second(self.first(x).relu()), torch.stack([y['class'] for y in targets]))",
+        arguments="x, targets",
+        body="""x = torch.stack([image.mean((0, 1)) for image in x])
+        return F.cross_entropy(self.second(self.first(x).relu()), torch.stack([y['class'] for y in targets]))""",
+        inputs="([torch.randn(5, 4 + i % 3, 8) for i in range(n)], "
+        "[{'class': torch.randint(4, ()), 'file': 'a.png'} for _ in range(n)])",
+        targets="None",
         loss="lambda loss, _: loss",
-    )
-    .replace("def forward(self, x)", "def forward(self, x, targets)")
-    .replace(
-        "torch.randn(n, 8), torch.randint(4, (n,))",
-        "([torch.randn(5, 4 + i % 3, 8) for i in range(n)], "
-        "[{'class': torch.randint(4, ()), 'file': 'a.png'} for _ in range(n)]), None",
     ),
-    "names without arguments": pair(body="return self.second(self.first(batch['x'] * batch['scale']).relu())")
-    .replace("self, x)", "self, **batch)")
-    .replace("torch.randn(n, 8),", "{'x': torch.randn(n, 8), 'scale': 0.5},"),
-    "names beyond the arguments": pair(body="return self.second(self.first(x * others['scale']).relu())")
-    .replace("self, x)", "self, x, mask=None, **others)")
-    .replace("torch.randn(n, 8),", "{'x': torch.randn(n, 8), 'scale': 0.5},"),
+    "names without arguments": pair(
+        arguments="**batch",
+        body="return self.second(self.first(batch['x'] * batch['scale']).relu())",
+        inputs="{'x': torch.randn(n, 8), 'scale': 0.5}",
+    ),
+    "names beyond the arguments": pair(
+        arguments="x, mask=None, **others",
+        body="return self.second(self.first(x * others['scale']).relu())",
+        inputs="{'x': torch.randn(n, 8), 'scale': 0.5}",
+    ),
     "packed sequence": pair(
-        init="self.lstm = nn.LSTM(8, 8)", body="return self.second(self.first(self.lstm(x)[1][0][-1]).relu())"
-    ).replace(
-        "torch.randn(n, 8),",
-        "nn.utils.rnn.pack_sequence([torch.randn(2 + i % 3, 8) for i in range(n)], enforce_sorted=False),",
+        init="self.lstm = nn.LSTM(8, 8)",
+        body="return self.second(self.first(self.lstm(x)[1][0][-1]).relu())",
+        inputs="nn.utils.rnn.pack_sequence([torch.randn(2 + i % 3, 8) for i in range(n)], enforce_sorted=False)",
     ),
     "moves its tensors": pair(
         head="""
@@ -489,26 +451,27 @@ class Data:
         return Data(self.x.to(device), self.nodes.to(device))
 """,
         body="h = self.first(x.x); return self.second(h.new_zeros(len(h) // 3, 16).index_add(0, x.nodes, h))",
-    ).replace("torch.randn(n, 8),", "Data(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3)),"),
+        inputs="Data(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3))",
+    ),
     "nodes": pair(
-        body="h = self.first(x); return self.second(h.new_zeros(len(h) // 3, 16).index_add(0, nodes, h))"
-    )
-    .replace("def forward(self, x)", "def forward(self, x, nodes)")
-    .replace("torch.randn(n, 8),", "(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3)),"),
+        arguments="x, nodes",
+        body="h = self.first(x); return self.second(h.new_zeros(len(h) // 3, 16).index_add(0, nodes, h))",
+        inputs="(torch.randn(3 * n, 8), torch.arange(n).repeat_interleave(3))",
+    ),
 }
 HOST_LENGTHS = {
     "padded and packed": pair(
         init="self.gru = nn.GRU(8, 8, batch_first=True)",
-        body="packed = nn.utils.rnn.pack_padded_sequence(x, sizes.cpu(), True, enforce_sorted=False)\n"
-        "        return self.second(self.first(self.gru(packed)[1][-1]).relu())",
-    )
-    .replace("def forward(self, x)", "def forward(self, x, sizes)")
-    .replace("torch.randn(n, 8),", "(torch.randn(n, 5, 8), torch.randint(1, 6, (n,))),"),
+        arguments="x, sizes",
+        body="""packed = nn.utils.rnn.pack_padded_sequence(x, sizes.cpu(), True, enforce_sorted=False)
+        return self.second(self.first(self.gru(packed)[1][-1]).relu())""",
+        inputs="(torch.randn(n, 5, 8), torch.randint(1, 6, (n,)))",
+    ),
     "speech": pair(
         body="return self.second(self.first(x).relu()).log_softmax(-1).transpose(0, 1)",
+        inputs="torch.randn(n, 6, 8)",
+        targets="torch.randint(1, 4, (n, 2))",
         loss="lambda o, y: F.ctc_loss(o, y, torch.full((o.shape[1],), len(o)), torch.full((o.shape[1],), 2))",
-    ).replace(
-        "torch.randn(n, 8), torch.randint(4, (n,))", "torch.randn(n, 6, 8), torch.randint(1, 4, (n, 2))"
     ),
     "matched on the host": pair(
         loss="lambda o, y: (o - o.detach()[torch.from_numpy(o.detach().float().cpu().numpy()[:, 0].argsort())]).abs().mean() "
@@ -819,61 +782,46 @@ IN_A_GROUP = pair(
 )
 """Its step needs a process group, as under torchrun."""
 
+WEIGHTED = "lambda o, y: F.cross_entropy(o, y, weight)"
 LOOSE = {
-    "closure": """
-def build(n):
-    weight = torch.ones(4)
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), lambda o, y: F.cross_entropy(o, y, weight)
-""",
-    "name of the file": """
+    "closure": in_a_line(WEIGHTED, within="weight = torch.ones(4)"),
+    "name of the file": in_a_line(
+        "loss",
+        """
 WEIGHT = torch.ones(4)
 
 def loss(o, y):
     return F.cross_entropy(o, y, WEIGHT)
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
 """,
-    "default": """
-def loss(o, y, weight=torch.ones(4)):
-    return F.cross_entropy(o, y, weight)
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
-""",
-    "partial": """
-def build(n):
-    loss = functools.partial(F.cross_entropy, weight=torch.ones(4))
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
-""",
-    "attribute": """
+    ),
+    "default": in_a_line(WEIGHTED.replace("o, y:", "o, y, weight=torch.ones(4):")),
+    "partial": in_a_line("functools.partial(F.cross_entropy, weight=torch.ones(4))"),
+    "attribute": in_a_line(
+        "Loss()",
+        """
 class Loss:
     def __init__(self):
         self.centers = [torch.zeros(4)]
 
     def __call__(self, o, y):
         return (o - self.centers[0]).square().mean()
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Loss()
 """,
-    "method": """
+    ),
+    "method": in_a_line(
+        "Losses().of",
+        """
 class Losses:
     def __init__(self):
         self.centers = torch.zeros(4)
 
     def of(self, o, y):
         return (o - self.centers).square().mean()
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Losses().of
 """,
-    "network": """
-def build(n):
-    net, seen = nn.Linear(8, 8), nn.Linear(8, 4)
-    return net, torch.randn(n, 8), torch.randint(4, (n,)), lambda o, y: F.cross_entropy(seen(o), y)
-""",
-    "module": """
+    ),
+    "network": in_a_line("lambda o, y: F.cross_entropy(seen(o), y)", within="seen = nn.Linear(4, 4)"),
+    "module": in_a_line(
+        "Loss()",
+        """
 class Loss(nn.Module):
     def __init__(self):
         super().__init__()
@@ -881,10 +829,8 @@ class Loss(nn.Module):
 
     def forward(self, o, y):
         return F.cross_entropy(o, y, self.weight)
-
-def build(n):
-    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Loss()
 """,
+    ),
 }
 LOOSE |= {
     "cast target": LOOSE["closure"].replace("(o, y, weight)", "(o, y.to(torch.long), weight)"),

@@ -606,14 +606,24 @@ class TestLlama1b(LlamaContract):
     parameters = 1_235_814_400
 
 
-class TestLlama8bLora(LlamaContract):
-    name = "llama_8b_lora"
-    batches = (1, 2, 4)
+class OfLlama8b:
+    """The sizes of its 32 layers."""
+
     layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
-    adapters = 13_631_488
-    parameters = 8_030_261_248 + adapters
-    trainable = adapters
+    parameters = 8_030_261_248
+
+
+class WithAdapters(OfLlama8b):
+    """The same over a frozen base."""
+
+    batches = (1, 2, 4)
+    adapters = trainable = 13_631_488
+    parameters = OfLlama8b.parameters + adapters
     train_ratio = (2.0, 2.1)
+
+
+class TestLlama8bLora(WithAdapters, LlamaContract):
+    name = "llama_8b_lora"
 
     def test_its_memory_matches_the_chunked_reference(self) -> None:
         """Checkpointed, 2,048 tokens: 16.0, 17.0 and 18.9 GiB at a batch of 1, 2 and 4 in eight chunks.
@@ -632,14 +642,8 @@ class TestLlama8bLora(LlamaContract):
         assert peaks == pytest.approx([18.5, 22.0, 29.0], rel=0.01)
 
 
-class TestLlama8bQlora(LlamaContract):
+class TestLlama8bQlora(WithAdapters, LlamaContract):
     name = "llama_8b_qlora"
-    batches = (1, 2, 4)
-    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
-    adapters = 13_631_488
-    parameters = 8_030_261_248 + adapters
-    trainable = adapters
-    train_ratio = (2.0, 2.1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -666,12 +670,10 @@ class TestLlama8bQlora(LlamaContract):
         super().test_one_step_runs_at_every_precision(Precision.BF16)
 
 
-class TestLlama8bFsdp(LlamaContract):
+class TestLlama8bFsdp(OfLlama8b, LlamaContract):
     name = "llama_8b_fsdp"
     shape = (8192,)
     batches = (1, 2)
-    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
-    parameters = 8_030_261_248
 
 
 class TestLlama70b(LlamaContract):
@@ -682,12 +684,10 @@ class TestLlama70b(LlamaContract):
     parameters = 70_553_706_496
 
 
-class TestLlama8b(LlamaContract):
+class TestLlama8b(OfLlama8b, LlamaContract):
     name = "llama_8b"
     shape = (512,)
     batches = (1, 8, 32)
-    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
-    parameters = 8_030_261_248
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]

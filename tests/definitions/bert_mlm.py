@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
+from definitions.blocks import defined
+from gpubench.workload import initialize_narrow, token_batches, token_cross_entropy
 
 VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 30_522, 512, 768, 12, 12, 0.1
 
@@ -59,29 +60,15 @@ class MaskedModel(nn.Module):
         return nn.functional.linear(x, self.words.weight, self.bias)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with Adam.
-
-    Shapes:
-        inputs, targets: (N, 512) int64; logits: (N, 512, 30522).
-    """
-    with seeded(seed):
-        return Task(
-            model=MaskedModel(),
-            batches=token_batches(batch_size, LENGTH, VOCABULARY, (1, 2), label_each_token=True, count=1),
-            loss=token_cross_entropy,
-            optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="bert_mlm",
-    summary="BERT-base, masked words",
-    version=1,
-    sample_unit="sequence",
-    sample_shape=(LENGTH,),
-    batches=(32,),
-    is_image=False,
-    source="Devlin, Chang, Lee and Toutanova 2018, arXiv:1810.04805; 109.5 M parameters",
-    build=build,
+DEFINITION = defined(
+    "bert_mlm",
+    "BERT-base, masked words",
+    "Devlin, Chang, Lee and Toutanova 2018, arXiv:1810.04805; 109.5 M parameters",
+    model=MaskedModel,
+    optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
+    batch_size=32,
+    shape=(LENGTH,),
+    unit="sequence",
+    batches=lambda n: token_batches(n, LENGTH, VOCABULARY, (1, 2), label_each_token=True, count=1),
+    loss=token_cross_entropy,
 )

@@ -2,12 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from gpubench.workload import Task, Workload, image_batches, seeded
 
 CLASSES = 1000
 """Classes of ImageNet; labels are drawn from the first few of them."""
 LABELS = range(4)
+
+
+def defined(
+    name: str,
+    summary: str,
+    source: str,
+    *,
+    model: Callable[[], nn.Module],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    batch_size: int,
+    shape: tuple[int, ...] = (3, 224, 224),
+    unit: str = "image",
+    batches: Callable[[int], tuple[Any, ...]] | None = None,
+    count: int = 4,
+    loss: Callable[..., Tensor] = nn.functional.cross_entropy,
+) -> Workload:
+    """Define a network with its training step.
+
+    Args:
+        name, summary, source: Of the workload.
+        model: Makes the network.
+        optimizer: Makes the optimizer from the parameters.
+        batch_size: The batch of the reading or the row.
+        shape: Shape of a sample.
+        unit: Name of a sample.
+        batches: Makes the batches of a size; by default ``count`` batches of images of four classes.
+        count: Number of those batches.
+        loss: Takes outputs and targets.
+    """
+
+    def build(batch_size: int, seed: int) -> Task:
+        with seeded(seed):
+            made = batches(batch_size) if batches else image_batches(batch_size, shape, LABELS, count=count)
+            return Task(model=model(), batches=made, loss=loss, optimizer=optimizer)
+
+    return Workload(
+        name=name,
+        summary=summary,
+        version=1,
+        sample_unit=unit,
+        sample_shape=shape,
+        batches=(batch_size,),
+        is_image=unit == "image",
+        source=source,
+        build=build,
+    )
+
+
+def same_tokens(vocabulary: int, length: int) -> Callable[[int], tuple[Any, ...]]:
+    """Return what makes one batch of tokens that are their own targets."""
+
+    def batches(batch_size: int) -> tuple[Any, ...]:
+        tokens = torch.randint(vocabulary, (batch_size, length))
+        return ((tokens, tokens.clone()),)
+
+    return batches
 
 
 def loss_itself(loss: Tensor, targets: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import defined
 
 DEPTHS_L, WIDTHS_L = (3, 3, 27, 3), (192, 384, 768, 1536)
 EPSILON = 1e-6
@@ -72,29 +72,12 @@ def network(depths: Sequence[int], widths: Sequence[int], classes: int) -> nn.Mo
     return nn.Sequential(*stages, *head)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with SGD without momentum.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=network(DEPTHS_L, WIDTHS_L, 1000),
-            batches=image_batches(batch_size, (3, 224, 224), (0, 1, 2, 3), count=1),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=0.01, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="convnext_large",
-    summary="ConvNeXt-L",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, 224, 224),
-    batches=(64,),
-    is_image=True,
-    source="Liu and others 2022, arXiv:2201.03545, table 1 and section 3; 197.8 M parameters",
-    build=build,
+DEFINITION = defined(
+    "convnext_large",
+    "ConvNeXt-L",
+    "Liu and others 2022, arXiv:2201.03545, table 1 and section 3; 197.8 M parameters",
+    model=partial(network, DEPTHS_L, WIDTHS_L, 1000),
+    optimizer=partial(torch.optim.SGD, lr=0.01, foreach=True),
+    batch_size=64,
+    count=1,
 )

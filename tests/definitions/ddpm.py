@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from definitions.blocks import LABELS
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import defined
 
 SIDE, STEPS = 64, 1000
 WIDTHS = (128, 256, 384, 512)
@@ -138,32 +137,14 @@ def loss(outputs: tuple[Tensor, Tensor], _: Tensor) -> Tensor:
     return nn.functional.mse_loss(*outputs)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 64, 64) float32; targets are not used; outputs: (N, 3, 64, 64) twice.
-    """
-    with seeded(seed):
-        return Task(
-            model=Denoiser(),
-            batches=image_batches(batch_size, (3, SIDE, SIDE), LABELS),
-            loss=loss,
-            optimizer=partial(torch.optim.SGD, lr=0.001),
-        )
-
-
-DEFINITION = Workload(
-    name="ddpm_64",
-    summary="a diffusion U-Net that predicts the noise in images of 64 x 64",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, SIDE, SIDE),
-    batches=(64,),
-    is_image=True,
-    source=(
-        "Ho, Jain and Abbeel 2020, arXiv:2006.11239; four levels of 128 to 512 channels, attention at 16 x 16, "
-        "as xiaoran007/GPU-Insights, benchmark/models/ddpm.py"
-    ),
-    build=build,
+DEFINITION = defined(
+    "ddpm_64",
+    "a diffusion U-Net that predicts the noise in images of 64 x 64",
+    "Ho, Jain and Abbeel 2020, arXiv:2006.11239; four levels of 128 to 512 channels, attention at 16 x 16, "
+    "as xiaoran007/GPU-Insights, benchmark/models/ddpm.py",
+    model=Denoiser,
+    optimizer=partial(torch.optim.SGD, lr=0.001),
+    batch_size=64,
+    shape=(3, SIDE, SIDE),
+    loss=loss,
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined
 
 WIDTHS = (320, 640, 1280, 1280)
 TIME_WIDTH = 4 * WIDTHS[0]
@@ -156,32 +157,21 @@ def _waves(times: Tensor) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step with AdamW, which updates all weights at once.
-
-    Shapes:
-        inputs: latents (N, 4, 64, 64), times (N,), text (N, 77, 768); targets: like the latents.
-    """
-    with seeded(seed):
-        latents = torch.randn(batch_size, LATENT_CHANNELS, LATENT_SIDE, LATENT_SIDE)
-        times = torch.randint(1000, (batch_size,))
-        text = torch.randn(batch_size, TEXT_LENGTH, TEXT_WIDTH, dtype=torch.bfloat16)
-        return Task(
-            model=UNet(),
-            batches=(((latents, times, text), torch.randn_like(latents)),),
-            loss=lambda out, noise: nn.functional.mse_loss(out.float(), noise.float()),
-            optimizer=partial(torch.optim.AdamW, lr=1e-4, foreach=True),
-        )
+def _batches(batch_size: int) -> tuple[Any, ...]:
+    latents = torch.randn(batch_size, LATENT_CHANNELS, LATENT_SIDE, LATENT_SIDE)
+    times = torch.randint(1000, (batch_size,))
+    text = torch.randn(batch_size, TEXT_LENGTH, TEXT_WIDTH, dtype=torch.bfloat16)
+    return (((latents, times, text), torch.randn_like(latents)),)
 
 
-DEFINITION = Workload(
-    name="stable_diffusion_1.5",
-    summary="U-Net of Stable Diffusion 1.5, images of 512 x 512",
-    version=1,
-    sample_unit="image",
-    sample_shape=(LATENT_CHANNELS, LATENT_SIDE, LATENT_SIDE),
-    batches=(16,),
-    is_image=True,
-    source="Rombach and others 2022, arXiv:2112.10752; recipe of mila-iqia/milabench, benchmarks/diffusion",
-    build=build,
+DEFINITION = defined(
+    "stable_diffusion_1.5",
+    "U-Net of Stable Diffusion 1.5, images of 512 x 512",
+    "Rombach and others 2022, arXiv:2112.10752; recipe of mila-iqia/milabench, benchmarks/diffusion",
+    model=UNet,
+    optimizer=partial(torch.optim.AdamW, lr=1e-4, foreach=True),
+    batch_size=16,
+    shape=(LATENT_CHANNELS, LATENT_SIDE, LATENT_SIDE),
+    batches=_batches,
+    loss=lambda out, noise: nn.functional.mse_loss(out.float(), noise.float()),
 )

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from definitions.blocks import CLASSES, LABELS
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import CLASSES, defined
 
 STEM, HEAD = 32, 1280
 
@@ -105,29 +104,11 @@ class EfficientNetV2(nn.Module):
         return self.head(self.features(images).flatten(1))
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=EfficientNetV2(CLASSES),
-            batches=image_batches(batch_size, (3, 224, 224), LABELS),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=1e-4, momentum=0.9),
-        )
-
-
-DEFINITION = Workload(
-    name="tf_efficientnetv2_b0",
-    summary="EfficientNetV2-B0 for images of 224 x 224",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, 224, 224),
-    batches=(128,),
-    is_image=True,
-    source="Tan and Le 2021, arXiv:2104.00298, B0 of the authors' code; padding as timm",
-    build=build,
+DEFINITION = defined(
+    "tf_efficientnetv2_b0",
+    "EfficientNetV2-B0 for images of 224 x 224",
+    "Tan and Le 2021, arXiv:2104.00298, B0 of the authors' code; padding as timm",
+    model=partial(EfficientNetV2, CLASSES),
+    optimizer=partial(torch.optim.SGD, lr=1e-4, momentum=0.9),
+    batch_size=128,
 )

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from definitions.blocks import defined
 from definitions.convnext import NormOfChannels
-from gpubench.workload import Task, Workload, image_batches, seeded
 
 DEPTHS, WIDTH, LEVELS, NARROWEST, CLASSES = (2, 2, 18, 2), 128, 3, 3, 1000
 SMOOTHING = 0.1
@@ -71,29 +71,13 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, *head)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with momentum.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=network(),
-            batches=image_batches(batch_size, (3, 224, 224), (0, 1, 2, 3), count=1),
-            loss=partial(nn.functional.cross_entropy, label_smoothing=SMOOTHING),
-            optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="focalnet_base_lrf",
-    summary="FocalNet-B, large fields of view",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, 224, 224),
-    batches=(64,),
-    is_image=True,
-    source="Yang, Li, Dai and Gao 2022, arXiv:2203.11926, section 3 and table 1; 88.7 M parameters",
-    build=build,
+DEFINITION = defined(
+    "focalnet_base_lrf",
+    "FocalNet-B, large fields of view",
+    "Yang, Li, Dai and Gao 2022, arXiv:2203.11926, section 3 and table 1; 88.7 M parameters",
+    model=network,
+    optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, foreach=True),
+    batch_size=64,
+    count=1,
+    loss=partial(nn.functional.cross_entropy, label_smoothing=SMOOTHING),
 )

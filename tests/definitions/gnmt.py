@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded, token_batches
+from definitions.blocks import defined
+from gpubench.workload import token_batches
 
 SIDE = 27
 """Tokens of a sentence: about the mean of WMT's English and German; real sentences differ in length."""
@@ -117,30 +118,15 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), wanted, label_smoothing=SMOOTHING)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs, targets: (N, 2 x SIDE) int64.
-    """
-    with seeded(seed):
-        batches = token_batches(batch_size, 2 * SIDE, VOCABULARY, (1, 2), label_each_token=True, count=1)
-        return Task(
-            model=Gnmt(WIDTH, VOCABULARY),
-            batches=batches,
-            loss=smoothed_cross_entropy,
-            optimizer=partial(torch.optim.Adam, lr=2e-3),
-        )
-
-
-DEFINITION = Workload(
-    name="gnmt",
-    summary="GNMT of four layers on each side, 27 tokens to 27",
-    version=1,
-    sample_unit="pair of sentences",
-    sample_shape=(2 * SIDE,),
-    batches=(1,),
-    is_image=False,
-    source="Wu and others 2016, arXiv:1609.08144; layers, widths and attention of NVIDIA/DeepLearningExamples, GNMT",
-    build=build,
+DEFINITION = defined(
+    "gnmt",
+    "GNMT of four layers on each side, 27 tokens to 27",
+    "Wu and others 2016, arXiv:1609.08144; layers, widths and attention of NVIDIA/DeepLearningExamples, GNMT",
+    model=partial(Gnmt, WIDTH, VOCABULARY),
+    optimizer=partial(torch.optim.Adam, lr=2e-3),
+    batch_size=1,
+    shape=(2 * SIDE,),
+    unit="pair of sentences",
+    batches=lambda n: token_batches(n, 2 * SIDE, VOCABULARY, (1, 2), label_each_token=True, count=1),
+    loss=smoothed_cross_entropy,
 )

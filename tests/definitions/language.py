@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
+from definitions.blocks import defined
+from gpubench.workload import Workload, initialize_narrow, token_batches, token_cross_entropy
 
 DROPOUT = 0.1
 SEGMENTS = 2
@@ -211,25 +212,6 @@ class Decoder(nn.Module):
         return nn.functional.linear(self.norm(x), self.words.weight)
 
 
-def build(batch_size: int, seed: int, *, sizes: Sizes, network: Callable[[Sizes], nn.Module]) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, T) int64; targets: (N, T) int64, or (N, 2) of the two ends of an answer.
-    """
-    is_span = network is Spans
-    with seeded(seed):
-        batches = token_batches(
-            batch_size, sizes.length, sizes.vocabulary, (1, 2), label_each_token=not is_span, count=1
-        )
-        return Task(
-            model=network(sizes),
-            batches=batches,
-            loss=span_cross_entropy if is_span else token_cross_entropy,
-            optimizer=partial(torch.optim.AdamW, lr=3e-5),
-        )
-
-
 def span_cross_entropy(logits: Tensor, ends: Tensor) -> Tensor:
     """Return the mean loss of the two ends, which have the same labels here.
 
@@ -241,16 +223,20 @@ def span_cross_entropy(logits: Tensor, ends: Tensor) -> Tensor:
 
 
 def _definition(name: str, sizes: Sizes, network: Callable[[Sizes], nn.Module], source: str) -> Workload:
-    return Workload(
-        name=name,
-        summary=f"{name}, attention not fused",
-        version=1,
-        sample_unit="sequence",
-        sample_shape=(sizes.length,),
-        batches=(1,),
-        is_image=False,
-        source=source,
-        build=partial(build, sizes=sizes, network=network),
+    is_span = network is Spans
+    return defined(
+        name,
+        f"{name}, attention not fused",
+        source,
+        model=partial(network, sizes),
+        optimizer=partial(torch.optim.AdamW, lr=3e-5),
+        batch_size=1,
+        shape=(sizes.length,),
+        unit="sequence",
+        batches=lambda n: token_batches(
+            n, sizes.length, sizes.vocabulary, (1, 2), label_each_token=not is_span, count=1
+        ),
+        loss=span_cross_entropy if is_span else token_cross_entropy,
     )
 
 
@@ -261,36 +247,20 @@ _SQUAD = "vocabulary of 30,528 and heads of NVIDIA/DeepLearningExamples, BERT"
 GPT2 = partial(Decoder, is_gpt2=True)
 OPT = partial(Decoder, is_gpt2=False)
 
-BERT_BASE_SQUAD = _definition(
-    "bert_base_squad", Sizes(768, 12, 12, 30_528, 512, 384), Spans, f"{_BERT}; {_SQUAD}"
-)
-BERT_LARGE_SQUAD = _definition(
-    "bert_large_squad", Sizes(1024, 16, 24, 30_528, 512, 384), Spans, f"{_BERT}; {_SQUAD}"
-)
-BERT_LARGE_S512 = _definition(
-    "bert_large_s512", Sizes(1024, 16, 24, 30_522, 512, 512), Pretraining, f"{_BERT}; {_NEUSIGHT}"
-)
-GPT2_LARGE_S1024 = _definition(
-    "gpt2_large_s1024", Sizes(1280, 20, 36, 50_257, 1024, 1024), GPT2, f"{_GPT2}; {_NEUSIGHT}"
-)
-GPT3_XL_S2048 = _definition(
-    "gpt3_xl_s2048", Sizes(3072, 24, 24, 50_257, 2048, 2048), GPT2, f"{_GPT2}; {_NEUSIGHT} (3,072 wide)"
-)
-GPT3_27_S2048 = _definition(
-    "gpt3_27_s2048", Sizes(2560, 32, 32, 50_257, 2048, 2048), GPT2, f"{_GPT2}; {_NEUSIGHT}"
-)
-OPT_13_S2048 = _definition(
-    "opt_13_s2048",
-    Sizes(2048, 32, 24, 50_272, 2050, 2048),
-    OPT,
-    f"Zhang and others 2022, arXiv:2205.01068; {_NEUSIGHT}",
-)
-DEFINITIONS = (
-    BERT_BASE_SQUAD,
-    BERT_LARGE_SQUAD,
-    BERT_LARGE_S512,
-    GPT2_LARGE_S1024,
-    GPT3_XL_S2048,
-    GPT3_27_S2048,
-    OPT_13_S2048,
+DEFINITIONS = tuple(
+    _definition(name, Sizes(*sizes), network, source)
+    for name, sizes, network, source in (
+        ("bert_base_squad", (768, 12, 12, 30_528, 512, 384), Spans, f"{_BERT}; {_SQUAD}"),
+        ("bert_large_squad", (1024, 16, 24, 30_528, 512, 384), Spans, f"{_BERT}; {_SQUAD}"),
+        ("bert_large_s512", (1024, 16, 24, 30_522, 512, 512), Pretraining, f"{_BERT}; {_NEUSIGHT}"),
+        ("gpt2_large_s1024", (1280, 20, 36, 50_257, 1024, 1024), GPT2, f"{_GPT2}; {_NEUSIGHT}"),
+        ("gpt3_xl_s2048", (3072, 24, 24, 50_257, 2048, 2048), GPT2, f"{_GPT2}; {_NEUSIGHT} (3,072 wide)"),
+        ("gpt3_27_s2048", (2560, 32, 32, 50_257, 2048, 2048), GPT2, f"{_GPT2}; {_NEUSIGHT}"),
+        (
+            "opt_13_s2048",
+            (2048, 32, 24, 50_272, 2050, 2048),
+            OPT,
+            f"Zhang and others 2022, arXiv:2205.01068; {_NEUSIGHT}",
+        ),
+    )
 )

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from definitions.blocks import loss_itself
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined, loss_itself, same_tokens
+from gpubench.workload import Workload
 
 VOCABULARY, WIDTH, HEADS, KEY_HEADS, FORWARD, LAYERS = 128_256, 4_096, 32, 8, 14_336, 32
 HEAD_WIDTH = WIDTH // HEADS
@@ -103,32 +103,17 @@ class Decoder(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
 
-def build(batch_size: int, seed: int, *, length: int) -> Task:
-    """Build one training step with AdamW.
-
-    Shapes:
-        inputs, targets: (N, length) int64.
-    """
-    with seeded(seed):
-        tokens = torch.randint(VOCABULARY, (batch_size, length))
-        return Task(
-            model=Decoder(length),
-            batches=((tokens, tokens.clone()),),
-            loss=loss_itself,
-            optimizer=partial(torch.optim.AdamW, lr=3e-4),
-        )
-
-
 def definition(length: int) -> Workload:
     """Define the model at one sequence length."""
-    return Workload(
-        name=f"llama3.1_8b_{length}",
-        summary=f"Llama 3.1 of 8 billion parameters, {length} tokens",
-        version=1,
-        sample_unit="sequence",
-        sample_shape=(length,),
-        batches=(1,),
-        is_image=False,
-        source="Dubey and others 2024, arXiv:2407.21783, table 3; recipe of pytorch/torchtitan, end of 2024",
-        build=partial(build, length=length),
+    return defined(
+        f"llama3.1_8b_{length}",
+        f"Llama 3.1 of 8 billion parameters, {length} tokens",
+        "Dubey and others 2024, arXiv:2407.21783, table 3; recipe of pytorch/torchtitan, end of 2024",
+        model=partial(Decoder, length),
+        optimizer=partial(torch.optim.AdamW, lr=3e-4),
+        batch_size=1,
+        shape=(length,),
+        unit="sequence",
+        batches=same_tokens(VOCABULARY, length),
+        loss=loss_itself,
     )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from definitions.blocks import loss_itself
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined, loss_itself, same_tokens
+from gpubench.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -167,22 +167,6 @@ def _next_word_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(shifted.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def build(batch_size: int, seed: int, *, sizes: Sizes, length: int) -> Task:
-    """Build one training step, with AdamW on the adapters alone, all weights in bfloat16.
-
-    Shapes:
-        inputs, targets: (N, length) int64.
-    """
-    with seeded(seed):
-        tokens = torch.randint(sizes.vocabulary, (batch_size, length))
-        return Task(
-            model=_in_bfloat16(sizes),
-            batches=((tokens, tokens.clone()),),
-            loss=loss_itself,
-            optimizer=partial(torch.optim.AdamW, lr=3e-4, foreach=True),
-        )
-
-
 def _in_bfloat16(sizes: Sizes) -> nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -193,17 +177,18 @@ def _in_bfloat16(sizes: Sizes) -> nn.Module:
 
 
 def definition(name: str, sizes: Sizes, length: int, source: str) -> Workload:
-    """Define a model at one sequence length."""
-    return Workload(
-        name=f"{name}_{length}",
-        summary=f"{name} with adapters of rank {sizes.rank}, {length} tokens",
-        version=1,
-        sample_unit="sequence",
-        sample_shape=(length,),
-        batches=(1,),
-        is_image=False,
-        source=source,
-        build=partial(build, sizes=sizes, length=length),
+    """Define a model at one sequence length: all weights in bfloat16, AdamW on the adapters alone."""
+    return defined(
+        f"{name}_{length}",
+        f"{name} with adapters of rank {sizes.rank}, {length} tokens",
+        source,
+        model=partial(_in_bfloat16, sizes),
+        optimizer=partial(torch.optim.AdamW, lr=3e-4, foreach=True),
+        batch_size=1,
+        shape=(length,),
+        unit="sequence",
+        batches=same_tokens(sizes.vocabulary, length),
+        loss=loss_itself,
     )
 
 

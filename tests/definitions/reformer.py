@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded, token_cross_entropy
+from definitions.blocks import defined, same_tokens
+from gpubench.workload import token_cross_entropy
 
 VOCABULARY, LENGTH, WIDTH, INNER, HEADS, HEAD_WIDTH, LAYERS = 320, 4_096, 256, 512, 12, 64, 6
 PIECE, BUCKETS, DROPOUT = 64, 128, 0.05
@@ -227,30 +228,15 @@ class Reformer(nn.Module):
         return self.head(nn.functional.dropout(self.norm(x), DROPOUT))
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with Adam.
-
-    Shapes:
-        inputs, targets: (N, 4096) int64; logits: (N, 4096, 320).
-    """
-    with seeded(seed):
-        tokens = torch.randint(VOCABULARY, (batch_size, LENGTH))
-        return Task(
-            model=Reformer(),
-            batches=((tokens, tokens.clone()),),
-            loss=token_cross_entropy,
-            optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="reformer",
-    summary="Reformer, 4,096 tokens",
-    version=1,
-    sample_unit="sequence",
-    sample_shape=(LENGTH,),
-    batches=(16,),
-    is_image=False,
-    source="Kitaev, Kaiser and Levskaya 2020, arXiv:2001.04451, sections 2 and 3; 5.98 M parameters",
-    build=build,
+DEFINITION = defined(
+    "reformer",
+    "Reformer, 4,096 tokens",
+    "Kitaev, Kaiser and Levskaya 2020, arXiv:2001.04451, sections 2 and 3; 5.98 M parameters",
+    model=Reformer,
+    optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
+    batch_size=16,
+    shape=(LENGTH,),
+    unit="sequence",
+    batches=same_tokens(VOCABULARY, LENGTH),
+    loss=token_cross_entropy,
 )

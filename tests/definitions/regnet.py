@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import defined
 
 STEM, GROUP = 32, 264
 DEPTHS, WIDTHS = (2, 7, 17, 1), (528, 1056, 2904, 7392)
@@ -66,29 +66,12 @@ def network(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(channels, classes))
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with SGD without momentum.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=network(1000),
-            batches=image_batches(batch_size, (3, 224, 224), (0, 1, 2, 3), count=1),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=0.01, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="regnet_y_128gf",
-    summary="RegNetY-128GF",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, 224, 224),
-    batches=(64,),
-    is_image=True,
-    source="Radosavovic and others 2020, arXiv:2003.13678; at 128 GF Goyal and others 2022, arXiv:2202.08360; 644.8 M parameters",
-    build=build,
+DEFINITION = defined(
+    "regnet_y_128gf",
+    "RegNetY-128GF",
+    "Radosavovic and others 2020, arXiv:2003.13678; at 128 GF Goyal and others 2022, arXiv:2202.08360; 644.8 M parameters",
+    model=partial(network, 1000),
+    optimizer=partial(torch.optim.SGD, lr=0.01, foreach=True),
+    batch_size=64,
+    count=1,
 )

@@ -6,45 +6,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import nn
 
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import defined
+from gpubench.workload import Workload
 from gpubench_workloads.resnet50 import DEPTHS_50, ResNet
 
 DEPTHS_152 = (3, 8, 36, 3)
 
 
-def build(
-    batch_size: int, seed: int, *, depths: Sequence[int], optimizer: Callable[..., torch.optim.Optimizer]
-) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=ResNet(depths, 64, 1000),
-            batches=image_batches(batch_size, (3, 224, 224), (0, 1, 2, 3), count=1),
-            loss=nn.functional.cross_entropy,
-            optimizer=optimizer,
-        )
-
-
 def _definition(
     name: str, depths: Sequence[int], optimizer: Callable[..., torch.optim.Optimizer]
 ) -> Workload:
-    return Workload(
-        name=name,
-        summary=name,
-        version=1,
-        sample_unit="image",
-        sample_shape=(3, 224, 224),
-        batches=(128,),
-        is_image=True,
-        source="He, Zhang, Ren and Sun 2015, arXiv:1512.03385, table 1; stride on the 3 x 3",
-        build=partial(build, depths=depths, optimizer=optimizer),
-    )
+    source = "He, Zhang, Ren and Sun 2015, arXiv:1512.03385, table 1; stride on the 3 x 3"
+    model = partial(ResNet, depths, 64, 1000)
+    return defined(name, name, source, model=model, optimizer=optimizer, batch_size=128, count=1)
 
 
 RESNET50 = _definition("resnet50_sgd", DEPTHS_50, partial(torch.optim.SGD, lr=0.01, foreach=True))

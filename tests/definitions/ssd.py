@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined
 from gpubench_workloads.resnet50 import DEPTHS_50, ResNet
 
 SIDE, CLASSES, COORDINATES = 300, 81, 4
@@ -98,30 +98,19 @@ def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tens
     return (total * (count > 0).float() / count.float().clamp(min=1e-6)).mean()
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 300, 300) float32; targets: (N, 4, 8732) float32 and (N, 8732) int64.
-    """
-    with seeded(seed):
-        targets = torch.randn(batch_size, COORDINATES, BOXES), torch.randint(CLASSES, (batch_size, BOXES))
-        return Task(
-            model=SSD(),
-            batches=((torch.randn(batch_size, 3, SIDE, SIDE), targets),),
-            loss=loss,
-            optimizer=partial(torch.optim.SGD, lr=2.6e-3, momentum=0.9),
-        )
+def _batches(batch_size: int) -> tuple[tuple[Tensor, tuple[Tensor, Tensor]], ...]:
+    targets = torch.randn(batch_size, COORDINATES, BOXES), torch.randint(CLASSES, (batch_size, BOXES))
+    return ((torch.randn(batch_size, 3, SIDE, SIDE), targets),)
 
 
-DEFINITION = Workload(
-    name="ssd",
-    summary="SSD300 on ResNet-50, 81 classes",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, SIDE, SIDE),
-    batches=(32,),
-    is_image=True,
-    source="Liu and others 2015, arXiv:1512.02325; ResNet-50 and its strides as NVIDIA/DeepLearningExamples, SSD",
-    build=build,
+DEFINITION = defined(
+    "ssd",
+    "SSD300 on ResNet-50, 81 classes",
+    "Liu and others 2015, arXiv:1512.02325; ResNet-50 and its strides as NVIDIA/DeepLearningExamples, SSD",
+    model=SSD,
+    optimizer=partial(torch.optim.SGD, lr=2.6e-3, momentum=0.9),
+    batch_size=32,
+    shape=(3, SIDE, SIDE),
+    batches=_batches,
+    loss=loss,
 )

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from definitions.blocks import CLASSES, LABELS, DropPath, FeedForward
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import CLASSES, DropPath, FeedForward, defined
 
 SIDE, PATCH, WINDOW, DROP = 224, 4, 7, 0.1
 DEPTHS, WIDTH, HEAD_WIDTH = (2, 2, 18, 2), 128, 32
@@ -125,29 +124,12 @@ class Swin(nn.Module):
         return self.head(self.norm(self.layers(x)).mean((1, 2)))
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=Swin(CLASSES),
-            batches=image_batches(batch_size, (3, SIDE, SIDE), LABELS),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=1e-4, momentum=0.9),
-        )
-
-
-DEFINITION = Workload(
-    name="swin_base_patch4_window7_224",
-    summary="Swin-B, windows of 7 x 7, attention not fused",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, SIDE, SIDE),
-    batches=(64,),
-    is_image=True,
-    source="Liu and others 2021, arXiv:2103.14030, Swin-B; stochastic depth 0.1 as timm",
-    build=build,
+DEFINITION = defined(
+    "swin_base_patch4_window7_224",
+    "Swin-B, windows of 7 x 7, attention not fused",
+    "Liu and others 2021, arXiv:2103.14030, Swin-B; stochastic depth 0.1 as timm",
+    model=partial(Swin, CLASSES),
+    optimizer=partial(torch.optim.SGD, lr=1e-4, momentum=0.9),
+    batch_size=64,
+    shape=(3, SIDE, SIDE),
 )

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded, token_cross_entropy
+from definitions.blocks import defined, same_tokens
+from gpubench.workload import token_cross_entropy
 
 VOCABULARY, LENGTH, WIDTH, HEADS, INNER, FORWARD, LAYERS = 32_128, 1_024, 512, 8, 64, 2_048, 6
 BUCKETS, DROPOUT = 32, 0.1
@@ -117,30 +118,15 @@ class T5(nn.Module):
         return nn.functional.linear(x, self.words.weight)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with Adam.
-
-    Shapes:
-        inputs, targets: (N, 1024) int64; logits: (N, 1024, 32128).
-    """
-    with seeded(seed):
-        tokens = torch.randint(VOCABULARY, (batch_size, LENGTH))
-        return Task(
-            model=T5(),
-            batches=((tokens, tokens.clone()),),
-            loss=token_cross_entropy,
-            optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
-        )
-
-
-DEFINITION = Workload(
-    name="t5_small",
-    summary="T5-small, 1,024 tokens in and out",
-    version=1,
-    sample_unit="sequence",
-    sample_shape=(LENGTH,),
-    batches=(16,),
-    is_image=False,
-    source="Raffel and others 2019, arXiv:1910.10683, section 2.1 and the small model of 3.7; 60.5 M parameters",
-    build=build,
+DEFINITION = defined(
+    "t5_small",
+    "T5-small, 1,024 tokens in and out",
+    "Raffel and others 2019, arXiv:1910.10683, section 2.1 and the small model of 3.7; 60.5 M parameters",
+    model=T5,
+    optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
+    batch_size=16,
+    shape=(LENGTH,),
+    unit="sequence",
+    batches=same_tokens(VOCABULARY, LENGTH),
+    loss=token_cross_entropy,
 )

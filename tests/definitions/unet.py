@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined
 
 SIDE, CLASSES, BATCHES = 256, 21, 4
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -55,35 +55,21 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 256, 256) float32; targets: (N, 256, 256) int64; logits: (N, 21, 256, 256).
-    """
-    with seeded(seed):
-        return Task(
-            model=UNet(CLASSES),
-            batches=tuple(
-                (torch.randn(batch_size, 3, SIDE, SIDE), torch.randint(CLASSES, (batch_size, SIDE, SIDE)))
-                for _ in range(BATCHES)
-            ),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=0.001),
-        )
+def _batches(batch_size: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple(
+        (torch.randn(batch_size, 3, SIDE, SIDE), torch.randint(CLASSES, (batch_size, SIDE, SIDE)))
+        for _ in range(BATCHES)
+    )
 
 
-DEFINITION = Workload(
-    name="unet_256",
-    summary="U-Net that labels each pixel of 256 x 256 with one of 21 classes",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, SIDE, SIDE),
-    batches=(16,),
-    is_image=True,
-    source=(
-        "Ronneberger, Fischer and Brox 2015, arXiv:1505.04597, figure 1; padding, batch norms and 21 classes "
-        "as xiaoran007/GPU-Insights, benchmark/models/unet.py"
-    ),
-    build=build,
+DEFINITION = defined(
+    "unet_256",
+    "U-Net that labels each pixel of 256 x 256 with one of 21 classes",
+    "Ronneberger, Fischer and Brox 2015, arXiv:1505.04597, figure 1; padding, batch norms and 21 classes "
+    "as xiaoran007/GPU-Insights, benchmark/models/unet.py",
+    model=partial(UNet, CLASSES),
+    optimizer=partial(torch.optim.SGD, lr=0.001),
+    batch_size=16,
+    shape=(3, SIDE, SIDE),
+    batches=_batches,
 )

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from definitions.blocks import CLASSES, LABELS, FeedForward, PatchEmbedding
-from gpubench.workload import Task, Workload, image_batches, seeded
+from definitions.blocks import CLASSES, FeedForward, PatchEmbedding, defined
 
 WIDTH, HEADS, LAYERS, PATCH, SIDE = 768, 12, 12, 16, 224
 
@@ -51,29 +50,12 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.layers(x))[:, 0])
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step.
-
-    Shapes:
-        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
-    """
-    with seeded(seed):
-        return Task(
-            model=VisionTransformer(CLASSES),
-            batches=image_batches(batch_size, (3, SIDE, SIDE), LABELS),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=0.001),
-        )
-
-
-DEFINITION = Workload(
-    name="vit_base_patch16_224",
-    summary="ViT-B/16 over 196 patches and a class token",
-    version=1,
-    sample_unit="image",
-    sample_shape=(3, SIDE, SIDE),
-    batches=(64,),
-    is_image=True,
-    source="Dosovitskiy and others 2020, arXiv:2010.11929, table 1; attention by torch's own module, as xiaoran007/GPU-Insights, which has 10 classes",
-    build=build,
+DEFINITION = defined(
+    "vit_base_patch16_224",
+    "ViT-B/16 over 196 patches and a class token",
+    "Dosovitskiy and others 2020, arXiv:2010.11929, table 1; attention by torch's own module, as xiaoran007/GPU-Insights, which has 10 classes",
+    model=partial(VisionTransformer, CLASSES),
+    optimizer=partial(torch.optim.SGD, lr=0.001),
+    batch_size=64,
+    shape=(3, SIDE, SIDE),
 )

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded
+from definitions.blocks import defined
 
 CHANNELS, FRAMES, WIDTH, HEADS, LAYERS, HEAD = 80, 3_000, 384, 6, 4, 256
 
@@ -58,30 +58,18 @@ class Classifier(nn.Module):
         return logits
 
 
-def build(batch_size: int, seed: int) -> Task:
-    """Build one training step, with Adam.
-
-    Shapes:
-        inputs: (N, 80, 3000) float32; targets: (N,) int64; logits: (N, 2).
-    """
-    with seeded(seed):
-        batch = torch.randn(batch_size, CHANNELS, FRAMES), torch.zeros(batch_size, dtype=torch.int64)
-        return Task(
-            model=Classifier(),
-            batches=(batch,),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
-        )
+def _batches(batch_size: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    return ((torch.randn(batch_size, CHANNELS, FRAMES), torch.zeros(batch_size, dtype=torch.int64)),)
 
 
-DEFINITION = Workload(
-    name="whisper_tiny",
-    summary="encoder of Whisper tiny with a classifier",
-    version=1,
-    sample_unit="recording",
-    sample_shape=(CHANNELS, FRAMES),
-    batches=(64,),
-    is_image=False,
-    source="Radford and others 2022, arXiv:2212.04356, table 1 and section 2.2; 8.3 M parameters of the encoder and head",
-    build=build,
+DEFINITION = defined(
+    "whisper_tiny",
+    "encoder of Whisper tiny with a classifier",
+    "Radford and others 2022, arXiv:2212.04356, table 1 and section 2.2; 8.3 M parameters of the encoder and head",
+    model=Classifier,
+    optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
+    batch_size=64,
+    shape=(CHANNELS, FRAMES),
+    unit="recording",
+    batches=_batches,
 )

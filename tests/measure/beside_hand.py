@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable
 
+from builders import case_of
 from paired import median_interval
 
 from gpubench.discovery import load_workload
@@ -22,7 +23,7 @@ from gpubench.measure.launch import sampling
 from gpubench.measure.loop import Loop
 from gpubench.measure.proofs import bare_loop, in_fours, step_by_hand
 from gpubench.measure.step import Hardware, Work, move, open_hardware, switches_for
-from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.probe.backend import Readings
 from gpubench.probe.probe import open_telemetry
 from gpubench.probe.select import select_device
@@ -32,21 +33,6 @@ from gpubench.units import Seconds
 WARM_STEPS = 20
 PAIRS = 12
 BLOCK_S = 0.5
-
-
-def case_of(workload: str, precision: Precision, batch: int) -> Case:
-    """Return the case that trains one of gpubench's own workloads eagerly."""
-    profile = load_profiles()[workload]
-    return Case(
-        workload=workload,
-        workload_version=profile.version,
-        task=TaskKind.TRAIN,
-        precision=precision,
-        execution=Execution.EAGER,
-        memory_format=profile.memory_format_at(precision),
-        batch_size=batch,
-        sample_unit=profile.sample_unit,
-    )
 
 
 def compare(
@@ -108,7 +94,14 @@ def main() -> None:
     parser.add_argument("--sampler", action="store_true", help="compare telemetry with none instead")
     how = parser.parse_args()
     device, _ = select_device(how.device)
-    case = case_of(how.workload, how.precision, how.batch)
+    profile = load_profiles()[how.workload]
+    case = case_of(
+        how.workload,
+        precision=how.precision,
+        memory_format=profile.memory_format_at(how.precision),
+        batch_size=how.batch,
+        sample_unit=profile.sample_unit,
+    )
     print(json.dumps(compare(case, device, sampler=how.sampler, block_s=how.block_s)))
 
 

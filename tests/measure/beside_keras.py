@@ -94,21 +94,12 @@ def show_cost(framework: Framework, execution: Execution, step: Callable[[int], 
 def torch_step() -> Callable[[int], object]:
     """Return a function that takes one eager fp32 step of the torch workload and copies its loss to the host."""
     import torch
+    from builders import case_of
 
     from gpubench.discovery import load_workload
     from gpubench.measure.step import move
-    from gpubench.models import Case, Execution, Precision, TaskKind
 
-    case = Case(
-        workload="cnn",
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=Precision.FP32,
-        execution=Execution.EAGER,
-        memory_format="contiguous",
-        batch_size=BATCH,
-        sample_unit="image",
-    )
+    case = case_of("cnn", memory_format="contiguous", batch_size=BATCH)
     work = move(load_workload("cnn").build(BATCH, 0), case, torch.device("cpu"))
     return lambda index: work.edge_loss(work.step(index), index)
 

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from builders import case_of
 from paired import EXIT_CODES, Verdict, ratio_of, verdict_of, warm_count, words_of
 
 from gpubench.discovery import load_workload
 from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.step import move
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import MemoryFormat
 from gpubench.units import Seconds
 from gpubench.workload import Task, forward
 
@@ -62,16 +63,7 @@ def plain_loop(task: Task) -> Callable[[int], Seconds]:
 
 def rounds_of(task: Task, name: str, batch_size: int) -> Loop:
     """Return gpubench's own loop over a task, as for an fp32 row on a CPU."""
-    case = Case(
-        workload=name,
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=Precision.FP32,
-        execution=Execution.EAGER,
-        memory_format=MemoryFormat.CONTIGUOUS,
-        batch_size=batch_size,
-        sample_unit="sample",
-    )
+    case = case_of(name, memory_format=MemoryFormat.CONTIGUOUS, batch_size=batch_size, sample_unit="sample")
     work = move(task, case, torch.device("cpu"))
     return Loop(advance=work.step, edge_loss=work.edge_loss, clock=Clock(), batches=len(work.batches))
 

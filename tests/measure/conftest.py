@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from builders import case_of
 
 from gpubench.models import (
-    Case,
     DeviceProfile,
-    Execution,
     Launch,
     Measurement,
     MemoryFormat,
-    Precision,
     Round,
     Status,
-    TaskKind,
     WorkloadProfile,
 )
 
@@ -126,20 +124,7 @@ def make_profile():
 
 @pytest.fixture
 def make_case():
-    def make(**changes) -> Case:
-        fields = {
-            "workload": "cnn",
-            "workload_version": 1,
-            "task": TaskKind.TRAIN,
-            "precision": Precision.FP32,
-            "execution": Execution.EAGER,
-            "memory_format": MemoryFormat.CONTIGUOUS,
-            "batch_size": 64,
-            "sample_unit": "image",
-        }
-        return Case(**(fields | changes))
-
-    return make
+    return partial(case_of, memory_format=MemoryFormat.CONTIGUOUS)
 
 
 @pytest.fixture

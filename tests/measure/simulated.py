@@ -18,15 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from builders import case_of, run_of
 from scripted import GPU_BOUND, HOST_BOUND, Factors, Wall
 
 from gpubench.measure.budget import BUDGETS, Budget
 from gpubench.measure.checks import judge_measurement
 from gpubench.measure.loop import Clock, Loop, Series, time_rounds, warm_up
 from gpubench.models import (
-    Case,
     DeviceProfile,
-    Environment,
     Execution,
     Launch,
     Measurement,
@@ -41,6 +40,12 @@ STEP_S = 0.1
 START_S, BETWEEN_S = 8.0, 4.0
 """Startup time of a process, and time of a case apart from its warm-up and its rounds [s]."""
 COLD_C, CLOCK_HZ, CLOCK_STEP_HZ = 40.0, 1.98e9, 15e6
+ASKED = {
+    "task": TaskKind.INFER,
+    "precision": Precision.AMP_BF16,
+    "execution": Execution.GRAPH,
+    "batch_size": 1,
+}
 
 
 @dataclass
@@ -243,34 +248,19 @@ def run_on(card: Card, budget: Budget, cases: int) -> Run:
             card.start()
             rest(BETWEEN_S)
             launches[number].append(measure(card, wall, budget, index))
-    run = Run(
-        run_id="20261120t000000z-00000000",
-        started_at="2026-11-20T00:00:00Z",
-        budget=budget.name,
-        seed=0,
-        launch_count=budget.launches,
-        device=DeviceProfile(backend="cuda", name="NVIDIA H100 80GB HBM3", gpu_key="nvidia-h100-sxm-80gb"),
-        environment=Environment(gpubench="0", python="3.11", os="linux"),
-        measurements=tuple(
-            Measurement(case=case(number), status=Status.OK, launches=tuple(each), target=budget.target)
-            for number, each in enumerate(launches)
-        ),
+    rows = (
+        Measurement(
+            case=case_of(f"case{number}", **ASKED),
+            status=Status.OK,
+            launches=tuple(each),
+            target=budget.target,
+        )
+        for number, each in enumerate(launches)
     )
+    device = DeviceProfile(backend="cuda", name="NVIDIA H100 80GB HBM3", gpu_key="nvidia-h100-sxm-80gb")
+    run = run_of(*rows, budget=budget.name, launch_count=budget.launches, device=device)
     judged = tuple(judge_measurement(row, budget.launches, run.measurements) for row in run.measurements)
     return msgspec.structs.replace(run, measurements=judged)
-
-
-def case(number: int) -> Case:
-    return Case(
-        workload=f"case{number}",
-        workload_version=1,
-        task=TaskKind.INFER,
-        precision=Precision.AMP_BF16,
-        execution=Execution.GRAPH,
-        memory_format=None,
-        batch_size=1,
-        sample_unit="image",
-    )
 
 
 @dataclass

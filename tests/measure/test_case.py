@@ -13,13 +13,14 @@ import msgspec
 import psutil
 import pytest
 import torch
+from builders import context_of
 from torch import nn
 
 from gpubench.discovery import load_workload
 from gpubench.measure import case, checks, guards, launch, step, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.capability import NotHereError
-from gpubench.measure.case import WorkerContext, measure_case
+from gpubench.measure.case import measure_case
 from gpubench.measure.guards import prepare
 from gpubench.measure.launch import LaunchRecorder
 from gpubench.measure.loop import Clock, StepState
@@ -145,13 +146,8 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 
         hardware = Accelerator(fake_clock)
         phases = []
-        desk = WorkerContext(
-            hardware=hardware,
-            budget=budget,
-            seed=0,
-            telemetry=Telemetry(),
-            profile=h100,
-            tell_phase=phases.append,
+        desk = context_of(
+            h100, hardware=hardware, budget=budget, telemetry=Telemetry(), tell_phase=phases.append
         )
         asked = make_case(workload="own", memory_format=None, **({"batch_size": 4} | changes))
         desk.tasks[("own", asked.batch_size, asked.recipe)] = make_task(step)

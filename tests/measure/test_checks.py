@@ -6,19 +6,17 @@ import typing
 
 import msgspec
 import pytest
+from builders import run_of
 
 from gpubench.findings import INFORMATIVE, UNFOUNDED, describe
 from gpubench.measure import checks
 from gpubench.models import (
-    DeviceProfile,
-    Environment,
     Execution,
     Finding,
     FindingKind,
     Launch,
     Precision,
     Round,
-    Run,
     Status,
     Switches,
     TaskKind,
@@ -229,18 +227,6 @@ def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
     # recomputation does not count for MFU, but counts for HFU
     again = msgspec.structs.replace(row, flops_per_sample=0.5, hardware_flops_per_sample=1.0)
     assert kinds(again)[0] == expected
-
-
-def run_of(*measurements, budget="default", backend="cuda", **device):
-    return Run(
-        run_id="20261120t000000z-abcd1234",
-        started_at="2026-11-20T00:00:00Z",
-        budget=budget,
-        seed=0,
-        device=DeviceProfile(backend=backend, **device),
-        environment=Environment(gpubench="0", python="3.11", os="linux"),
-        measurements=measurements,
-    )
 
 
 def test_an_unknown_peak_is_reported_once_for_the_run(make_measurement, make_case):

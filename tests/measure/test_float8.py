@@ -6,13 +6,14 @@ import sys
 
 import pytest
 import torch
+from builders import case_of
 from torch import nn
 
 from gpubench.discovery import load_workload
 from gpubench.measure import quantize
 from gpubench.measure.capability import NotHereError, why_no_precision
 from gpubench.measure.step import move
-from gpubench.models import Case, Checkpointing, DeviceProfile, Execution, Precision, TaskKind, WeightType
+from gpubench.models import Checkpointing, DeviceProfile, Precision, WeightType
 from gpubench.profile import load_profiles, profile_of
 
 CPU = torch.device("cpu")
@@ -99,16 +100,9 @@ def trained(precision: Precision, checkpointing: Checkpointing, steps: int = 12)
     torch.manual_seed(0)
     build = load_workload("llama_1b").tiny
     profile = profile_of("llama_1b")
-    case = Case(
-        workload="llama_1b",
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=precision,
-        execution=Execution.EAGER,
-        memory_format=None,
-        batch_size=2,
-        sample_unit="sequence",
-        **profile.recipe.at(precision).fields | {"checkpointing": checkpointing, "loss_chunks": 1},
+    changes = {"checkpointing": checkpointing, "loss_chunks": 1}
+    case = case_of(
+        "llama_1b", precision=precision, batch_size=2, **profile.recipe.at(precision).fields | changes
     )
     task = build(2, 0, recipe=case.recipe)
     work = move(task, case, CPU)

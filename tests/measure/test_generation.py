@@ -7,6 +7,7 @@ import sys
 import msgspec
 import pytest
 import torch
+from builders import case_of
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
@@ -14,7 +15,6 @@ from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import built, move
 from gpubench.models import (
     Case,
-    Execution,
     Launch,
     Measurement,
     Precision,
@@ -29,11 +29,8 @@ RECIPE = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=5, new_tokens=6, c
 
 
 def case(recipe: Recipe = RECIPE, batch_size: int = 3) -> Case:
-    return Case(
-        workload="llama_8b", workload_version=1, task=TaskKind.INFER, precision=Precision.BF16,
-        execution=Execution.EAGER, memory_format=None, batch_size=batch_size, sample_unit="sequence",
-        **recipe.fields,
-    )  # fmt: skip
+    asked = {"task": TaskKind.INFER, "precision": Precision.BF16, "batch_size": batch_size}
+    return case_of("llama_8b", **asked, **recipe.fields)
 
 
 def tiny(recipe: Recipe = RECIPE, batch_size: int = 3):

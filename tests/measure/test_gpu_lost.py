@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import context_of
 from nvml.script import Fault
 
 from gpubench.cli.verbs import run as run_verb
@@ -133,11 +134,8 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_whether_the_g
     inside_nvml, own_model, make_case, tiny_budget, cpu
 ):
     """CUDA has many messages for a lost GPU; NVML has one."""
-    import torch
-
-    from gpubench.measure.case import WorkerContext, measure_case
+    from gpubench.measure.case import measure_case
     from gpubench.measure.messages import MeasureCase
-    from gpubench.measure.step import Hardware
     from gpubench.probe.probe import open_telemetry
 
     # Opening telemetry checks the GPU once, and finds it healthy.
@@ -145,13 +143,7 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_whether_the_g
     case = make_case(workload="own_model", batch_size=4, memory_format=None)
     act = "raise RuntimeError('CUDA error: unspecified launch failure')"
     with open_telemetry(DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)) as line:
-        desk = WorkerContext(
-            hardware=Hardware(device=torch.device("cpu")),
-            budget=tiny_budget,
-            seed=0,
-            telemetry=line,
-            profile=cpu,
-        )
+        desk = context_of(cpu, budget=tiny_budget, telemetry=line)
         done = measure_case(MeasureCase(reference=own_model(act), case=case, launch=0), desk)
     assert (done.status, done.lost) == (Status.FAILED, True)
     assert done.reason.startswith("gpu_lost: ")

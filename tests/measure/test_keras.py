@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import case_of, run_of
 
 from gpubench.children import run_child
 from gpubench.effects import Result, framework_effects
@@ -24,14 +25,12 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
     DeviceProfile,
-    Environment,
     Execution,
     Framework,
     Launch,
     Measurement,
     Precision,
     Round,
-    Run,
     Status,
     TaskKind,
 )
@@ -72,7 +71,7 @@ for order in sys.argv[2:]:
     case = Case(workload=name, workload_version=1, task=TaskKind.TRAIN, precision=Precision(precision),
                 execution=Execution(execution), memory_format=None, batch_size=4, sample_unit="image",
                 framework=framework)
-    ends.append(measure_case(MeasureCase(reference=name, case=case, launch=0), bench))
+    ends.append(measurecase_of(MeasureCase(reference=name, case=case, launch=0), bench))
 foreign = sorted({"torch", "tensorflow", "jax"} & sys.modules.keys())
 sys.stdout.write(msgspec.json.encode({"ends": ends, "loaded": foreign}).decode())
 """
@@ -449,16 +448,16 @@ def test_a_result_forged_by_a_keras_model_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framework", KERAS)
 def test_keras_step_cannot_run_as_a_cuda_graph(framework: Framework) -> None:
-    case = _case(framework=framework, execution=Execution.GRAPH)
+    case = case_of(framework=framework, execution=Execution.GRAPH)
     assert "has no graph: only torch has it" in (capability.why_no_framework(case, CPU, is_own=False) or "")
 
 
 def test_unsupported_keras_features_are_reported() -> None:
     said = {
-        "not available as a Keras model": _case(framework=KERAS[2], workload="resnet50"),
-        "in training": _case(framework=KERAS[2], task=TaskKind.INFER),
-        "keras-tensorflow": _case(execution=Execution.TF_GRAPH),
-        "has no tf-graph": _case(framework=KERAS[2], execution=Execution.TF_GRAPH),
+        "not available as a Keras model": case_of(framework=KERAS[2], workload="resnet50"),
+        "in training": case_of(framework=KERAS[2], task=TaskKind.INFER),
+        "keras-tensorflow": case_of(execution=Execution.TF_GRAPH),
+        "has no tf-graph": case_of(framework=KERAS[2], execution=Execution.TF_GRAPH),
     }
     for words, case in said.items():
         assert words in (capability.why_no_framework(case, CPU, is_own=False) or ""), words
@@ -473,40 +472,18 @@ def test_no_backend_preallocates_memory() -> None:
     assert capability.variables_of(Framework.TORCH, CPU) == {}
 
 
-def _case(**given: object) -> Case:
-    usual = {
-        "workload": "cnn",
-        "workload_version": 1,
-        "task": TaskKind.TRAIN,
-        "precision": Precision.FP32,
-        "execution": Execution.EAGER,
-        "memory_format": None,
-        "batch_size": 64,
-        "sample_unit": "image",
-    }
-    return Case(**usual | given)
-
-
 def _result(case: Case, step_s: float) -> Result:
     rounds = tuple(Round(steps=10, wall_s=10 * step_s * (1 + 0.001 * (n % 3))) for n in range(12))
     row = Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds),))
-    run = Run(
-        run_id="r",
-        started_at="2026-01-01T00:00:00Z",
-        budget="quick",
-        seed=0,
-        device=CPU,
-        environment=Environment(gpubench="1", python="3", os="any"),
-        measurements=(row,),
-    )
+    run = run_of(row, budget="quick", device=CPU)
     return Result(run=run, measurement=row)
 
 
 def test_each_framework_is_compared_with_torch_at_equal_work() -> None:
-    jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
+    jax = case_of(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
     larger = msgspec.structs.replace(jax, batch_size=128)
-    (pair,) = framework_effects([_result(_case(), 0.010), _result(jax, 0.020), _result(larger, 0.030)])
-    assert (pair.result.case, pair.baseline.case) == (jax, _case())
+    (pair,) = framework_effects([_result(case_of(), 0.010), _result(jax, 0.020), _result(larger, 0.030)])
+    assert (pair.result.case, pair.baseline.case) == (jax, case_of())
     assert pair.value == pytest.approx(0.5)
     assert pair.interval.low is not None
     assert pair.interval.low < 0.5
@@ -514,7 +491,7 @@ def test_each_framework_is_compared_with_torch_at_equal_work() -> None:
 
 def test_the_gain_of_a_compiled_keras_step_is_not_reported_for_torch() -> None:
     eager, graph, jitted = (
-        _result(_case(framework=Framework.KERAS_TENSORFLOW, execution=execution), step_s)
+        _result(case_of(framework=Framework.KERAS_TENSORFLOW, execution=execution), step_s)
         for execution, step_s in (
             (Execution.EAGER, 0.02),
             (Execution.TF_GRAPH, 0.015),
@@ -527,8 +504,8 @@ def test_the_gain_of_a_compiled_keras_step_is_not_reported_for_torch() -> None:
 
 
 def test_terminal_and_page_show_the_framework_overhead() -> None:
-    jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
-    torch, other = _result(_case(), 0.010), _result(jax, 0.020)
+    jax = case_of(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
+    torch, other = _result(case_of(), 0.010), _result(jax, 0.020)
     both = msgspec.structs.replace(torch.run, measurements=(torch.measurement, other.measurement))
     _, told = frameworks(of_run(both))
     assert "keras-jax" in told.rows[0][0]

@@ -6,10 +6,13 @@ import itertools
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import psutil
 import pytest
+from builders import context_of, endless, run_all, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import Stopwatch, is_gone, wait_until
@@ -25,7 +28,6 @@ from gpubench.measure.progress import Progress
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Cause,
-    Environment,
     Finding,
     FindingKind,
     Launch,
@@ -33,7 +35,6 @@ from gpubench.models import (
     MicroResult,
     Precision,
     Round,
-    Run,
     Status,
     TaskKind,
 )
@@ -66,10 +67,6 @@ def make_plan(make_case, tiny_budget, own_model, forked_children):
     return make
 
 
-def run(plan, device, **options):
-    return list(Launcher(plan, device, **options).run())
-
-
 def is_whole(launch, budget) -> bool:
     """Whether a series has enough rounds, or has used all of its time."""
     return len(launch.rounds) >= LEAST_ROUNDS or sum(r.wall_s for r in launch.rounds) >= budget.timed_s
@@ -82,7 +79,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     monkeypatch.chdir(tmp_path)
     seen = []
     plan = make_plan("print('chatter'); sys.stdout.flush()", task=TaskKind.TRAIN)
-    (measurement,) = run(plan, cpu, on_event=seen.append)
+    (measurement,) = run_all(plan, cpu, on_event=seen.append)
     assert measurement.status is Status.OK, measurement.reason
     launch = measurement.launches[0]
     assert is_whole(launch, plan.budget)
@@ -135,7 +132,7 @@ def test_a_crash_loses_only_the_current_case(make_plan, cpu, fatal):
     deaths = {batch: DEATHS[batch] for batch in (*fatal, 7)}
     fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in deaths.items())
     act = f"n = BATCH[0]; fate = 'pass'; {fates}; calls == 3 and exec(fate)"
-    measurements = {m.case.batch_size: m for m in run(make_plan(act, batches=tuple(deaths)), cpu)}
+    measurements = {m.case.batch_size: m for m in run_all(make_plan(act, batches=tuple(deaths)), cpu)}
     for batch, (_, status, words) in deaths.items():
         assert measurements[batch].status is status, measurements[batch].reason
         assert words in (measurements[batch].reason or "")
@@ -145,7 +142,7 @@ def test_a_model_that_floods_its_output_while_it_is_measured_is_ended(make_plan,
     plan = make_plan(
         "BATCH[0] == 4 and calls > 2 and [print('x' * 1_000_000) for _ in range(100)]", batches=(4, 5)
     )
-    flood, calm = (m for _, m in sorted((m.case.batch_size, m) for m in run(plan, cpu)))
+    flood, calm = (m for _, m in sorted((m.case.batch_size, m) for m in run_all(plan, cpu)))
     assert flood.status is Status.FAILED
     assert "printed more than 64" in flood.reason
     assert calm.status is Status.OK, calm.reason
@@ -157,7 +154,7 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     watch = Stopwatch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpubench.children.TERMINATE_AFTER_S", 0.5)
-        (measurement,) = run(plan, cpu, phase_limits_s=limits)
+        (measurement,) = run_all(plan, cpu, phase_limits_s=limits)
     assert watch.free_s() < 30
     assert measurement.status is Status.TIMEOUT
     assert "first steps" in measurement.reason
@@ -180,7 +177,7 @@ def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_not_ten(make_plan, 
 
 
 def test_rounds_before_a_crash_are_kept(make_plan, cpu):
-    (measurement,) = run(make_plan("if calls == 60: os.abort()"), cpu)
+    (measurement,) = run_all(make_plan("if calls == 60: os.abort()"), cpu)
     assert measurement.status is Status.FAILED
     launch = measurement.launches[0]
     assert launch.warmup or launch.rounds
@@ -228,13 +225,6 @@ def kinds(measurement: Measurement) -> set[FindingKind]:
     return {finding.kind for finding in measurement.findings}
 
 
-def endless(plan: Plan) -> Plan:
-    """No interval is ever narrow enough, so only the tested event ends a case."""
-    return msgspec.structs.replace(
-        plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
-    )
-
-
 def seconds(measurement: Measurement) -> float:
     return sum(r.wall_s for launch in measurement.launches for r in (*launch.warmup, *launch.rounds))
 
@@ -245,7 +235,7 @@ INFERENCE = (
 
 
 def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_plan, cpu):
-    one, several = run(make_plan(f"{INFERENCE}time.sleep(0.001)", batches=(1, 4)), cpu)
+    one, several = run_all(make_plan(f"{INFERENCE}time.sleep(0.001)", batches=(1, 4)), cpu)
     if one.case.batch_size != 1:
         one, several = several, one
     assert one.status is several.status is Status.OK, (one.reason, several.reason)
@@ -266,7 +256,7 @@ def test_a_stop_with_a_deadline_kills_a_hung_child_immediately(make_plan, cpu):
     plan = make_plan(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); import ctypes; ctypes.PyDLL(None).sleep(600)"
     )
-    (measurement,) = run(plan, cpu, on_event=on_event, control=control)
+    (measurement,) = run_all(plan, cpu, on_event=on_event, control=control)
     assert stopped[0].free_s() < 3
     assert measurement.status is Status.INTERRUPTED
     assert not psutil.Process().children(recursive=True)
@@ -303,7 +293,7 @@ def test_stop_finishes_the_current_round_and_returns_the_results(make_plan, cpu)
                 control.stop()
 
     plan = endless(make_plan("time.sleep(0.01)", batches=(4, 5)))
-    (measurement,) = run(plan, cpu, on_event=on_event, control=control)
+    (measurement,) = run_all(plan, cpu, on_event=on_event, control=control)
     assert measurement.status is Status.OK
     (launch,) = measurement.launches
     assert len(launch.rounds) >= 5
@@ -330,7 +320,7 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
-    measurements = run(plan, cpu, on_event=seen.append)
+    measurements = run_all(plan, cpu, on_event=seen.append)
     assert [m.status for m in measurements] == [Status.FAILED] * 3
     assert all(m.reason.startswith("gpu_lost: ") for m in measurements)
     phases = [e.name for e in seen if isinstance(e, messages.Phase)]
@@ -340,22 +330,7 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
 @pytest.fixture
 def make_desk(tiny_budget, cpu):
     """Make the context of a worker on the CPU, in this process, with the test's own telemetry."""
-    import torch
-
-    from gpubench.measure.case import WorkerContext
-    from gpubench.measure.step import Hardware
-
-    def make(readings, report=lambda *_: None):
-        return WorkerContext(
-            hardware=Hardware(device=torch.device("cpu")),
-            budget=tiny_budget,
-            seed=0,
-            telemetry=readings,
-            profile=cpu,
-            report=report,
-        )
-
-    return make
+    return lambda readings, **changes: context_of(cpu, budget=tiny_budget, telemetry=readings, **changes)
 
 
 @pytest.fixture
@@ -396,7 +371,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
     def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
 
-    done = measure_case(make_order(), make_desk(readings, report))
+    done = measure_case(make_order(), make_desk(readings, report=report))
     assert (done.status, done.lost) == (Status.FAILED, True)
     assert done.reason.startswith("gpu_lost: ")
     assert is_whole(done.launch, tiny_budget)
@@ -430,25 +405,36 @@ def test_micro_benchmarks_run_in_a_child_and_are_stored_with_the_steps(make_plan
     assert measurement.gemm_flops_per_s == max(at_precision)
 
 
+@dataclass
+class Scripted:
+    """A measuring process that answers from a script."""
+
+    answer: Callable[[], messages.Report]
+    note: Callable[[messages.Command], object] = lambda command: None
+
+    def send(self, command):
+        self.note(command)
+
+    def receive(self, until_s):
+        return self.answer()
+
+
 @pytest.mark.parametrize(("limit_s", "given_s"), [(None, 15.0), (1000.0, 15.0), (40.0, 4.0)])
 def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkeypatch, limit_s, given_s):
-    class Quiet:
-        def send(self, command):
-            told.append(command.time_s)
-
-        def receive(self, until_s):
-            return messages.MicroDone(last=True)
-
     asked, told = [], []
+
+    def quiet() -> Scripted:
+        return Scripted(lambda: messages.MicroDone(last=True), lambda command: told.append(command.time_s))
+
     made = plan(RunRequest(micro="also", time_limit_s=limit_s), h100, load_profiles())
     launcher = Launcher(made, h100)
-    monkeypatch.setattr(launcher, "_child_of", lambda group: asked.append(group) or Quiet())
+    monkeypatch.setattr(launcher, "_child_of", lambda group: asked.append(group) or quiet())
     launcher._measure_micro()
     assert asked == [Group(launch=0)]
     assert told == [pytest.approx(given_s, rel=0.01)]
     for whole_s in (None, 20.0):  # without cases they have the whole limit, except the time of the last probe
         alone = Launcher(plan(RunRequest(micro="only", time_limit_s=whole_s), h100, {}), h100)
-        monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
+        monkeypatch.setattr(alone, "_child_of", lambda group: quiet())
         alone._measure_micro()
     assert told[1:] == [None, pytest.approx(20.0 - PROBE_S, rel=0.01)]
 
@@ -477,36 +463,22 @@ def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_pla
         kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB; the device reports 64 GiB"
     )
     told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
-
-    class Child:
-        def send(self, command):
-            pass
-
-        def receive(self, until_s):
-            return next(told)
-
     launcher = Launcher(make_plan(micro="also"), cpu)
-    monkeypatch.setattr(launcher, "_child_of", lambda group: Child())
+    monkeypatch.setattr(launcher, "_child_of", lambda group: Scripted(lambda: next(told)))
     launcher._measure_micro()
-    machine = Environment(gpubench="1", python="3", os="any")
-    before = Run(run_id="r", started_at="", budget="quick", seed=0, device=cpu, environment=machine)
-    assert session._so_far(before, None, launcher).findings == (refused,)
+    assert session._so_far(run_of(), None, launcher).findings == (refused,)
 
 
 def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_plan, cpu, monkeypatch):
     """The child is silent because the run's time is over, or for no known reason."""
 
-    class Silent:
-        def send(self, command):
-            del command
-
-        def receive(self, until_s):
-            raise ChildLateError
+    def late():
+        raise ChildLateError
 
     def said(**changes):
         seen = []
         launcher = Launcher(make_plan(micro="also", **changes), cpu, on_event=seen.append)
-        monkeypatch.setattr(launcher, "_child_of", lambda group: Silent())
+        monkeypatch.setattr(launcher, "_child_of", lambda group: Scripted(late))
         launcher.began_s -= 10
         launcher._measure_micro()
         (remark,) = seen
@@ -541,7 +513,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
             seen.update(pid=control.child.pid, watch=Stopwatch())
             control.abort()
 
-    (measurement,) = run(endless(make_plan("time.sleep(0.2)")), cpu, on_event=on_event, control=control)
+    (measurement,) = run_all(endless(make_plan("time.sleep(0.2)")), cpu, on_event=on_event, control=control)
     assert seen["watch"].free_s() < 5
     assert measurement.status is Status.INTERRUPTED
     assert not measurement.launches[0].rounds
@@ -568,15 +540,8 @@ def test_the_child_ends_when_its_parent_is_killed():
 
 
 def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cpu):
-    (measurement,) = run(make_plan("calls <= 100 and sys.stderr.write('x' * 100_000)"), cpu)
+    (measurement,) = run_all(make_plan("calls <= 100 and sys.stderr.write('x' * 100_000)"), cpu)
     assert measurement.status is Status.OK, measurement.reason
-
-
-def test_nan_becomes_null_in_worker_messages():
-    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
-    done = messages.CaseDone(status=Status.OK, launch=launch)
-    back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)
-    assert back.launch.rounds[0].loss is None
 
 
 def test_the_environment_of_a_child_names_the_gpu_and_leaves_tf32_alone(h100):
@@ -649,7 +614,7 @@ def test_clock_slowed_down_by_a_model_yields_no_figure(make_plan, cpu, slower):
     )
     plan = make_plan(act, batches=(4096,))
     second = msgspec.structs.replace(plan.budget, timed_s=1.0)
-    (measurement,) = run(msgspec.structs.replace(plan, budget=second), cpu)
+    (measurement,) = run_all(msgspec.structs.replace(plan, budget=second), cpu)
     told_in_s = measurement.launches[0].told_in_s
     assert (FindingKind.CLOCK_DISAGREES in kinds(measurement)) is (slower > 1), told_in_s
     assert measurement.status is (Status.OK if slower == 1 else Status.INVALID), measurement.reason
@@ -659,7 +624,7 @@ def test_result_forged_by_the_model_is_rejected(make_plan, cpu):
     """The model writes 500,000 samples a second into the pipe that it found."""
     line = msgspec.json.encode(result(*[0.008] * 20)).decode()
     act = f"calls == 3 and os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))"
-    (measurement,) = run(make_plan(act), cpu)
+    (measurement,) = run_all(make_plan(act), cpu)
     assert measurement.status is Status.FAILED
     assert "20 rounds" in measurement.reason
 
@@ -675,7 +640,7 @@ def test_a_launch_is_dated_by_its_start(make_plan, cpu, monkeypatch):
 
     monkeypatch.setattr(Launcher, "_attempt", attempt)
     made = make_plan()
-    (row,) = run(made, cpu)
+    (row,) = run_all(made, cpu)
     assert order == ["dated", "measured"]
     assert row.launches[0].began_at == stamp
 
@@ -684,7 +649,7 @@ def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
     monkeypatch.setattr("gpubench.measure.launcher.MOST_REPORTS", 50)
     line = msgspec.json.encode(messages.Phase(name="timed")).decode()
     act = f"[os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10])) for _ in range(100)]"
-    (measurement,) = run(make_plan(act), cpu)
+    (measurement,) = run_all(make_plan(act), cpu)
     assert "more than 50 reports" in measurement.reason
 
 
@@ -693,5 +658,5 @@ def test_a_model_that_changes_its_folder_does_not_affect_other_cases(make_plan, 
     plan = make_plan("os.chdir('/')", batches=(4, 5))
     monkeypatch.chdir(tmp_path)
     cases = tuple(msgspec.structs.replace(p, reference="./own_model.py") for p in plan.cases)
-    for measurement in run(msgspec.structs.replace(plan, cases=cases), cpu):
+    for measurement in run_all(msgspec.structs.replace(plan, cases=cases), cpu):
         assert measurement.status is Status.OK, measurement.reason

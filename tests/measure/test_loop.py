@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from gpubench.measure.budget import DEFAULT, PUBLISH, QUICK, budget_of
-from gpubench.measure.launch import skipped_steps
 from gpubench.measure.loop import (
     Clock,
     Loop,
@@ -30,22 +29,6 @@ def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
     )
     clock.time(lambda: order.append("work"))
     assert order == ["wait", "read", "work", "wait", "read"]
-
-
-def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
-    """Issuing takes 7 ms and the device another 40; without the second wait, the step would seem to take 7 ms."""
-
-    def synchronize():
-        fake_clock.advance(pending.pop() if pending else 0)
-
-    pending = []
-
-    def issue():
-        fake_clock.advance(0.007)
-        pending.append(0.040)
-
-    clock = Clock(synchronize=synchronize, now_ns=fake_clock.now_ns)
-    assert clock.time(issue) == pytest.approx(0.047)
 
 
 def make_loop(fake_clock, step_s=0.02, read_s=0.3, **options):
@@ -232,14 +215,6 @@ def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     series = Series(steps_per_round=25)
     time_rounds(make_loop(fake_clock, step_state=lambda: StepState(scale=float(next(scales)))), LONG, series)
     assert series.scales == [float(n) for n in range(1, 22)]
-
-
-def test_a_step_skipped_in_the_first_timed_round_is_detected(fake_clock):
-    """The scale was halved between the end of the warm-up and the end of the first round."""
-    scales = iter([1024.0] + [512.0] * 99)
-    series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock, step_state=lambda: StepState(scale=next(scales))), LONG, series)
-    assert skipped_steps(series.scales) == 1
 
 
 def test_short_drifting_series_is_reported_at_its_deadline_with_no_round_excluded(fake_clock):

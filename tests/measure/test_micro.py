@@ -64,11 +64,6 @@ def result(**changes) -> MicroResult:
     return MicroResult(**(fields | changes))
 
 
-def test_gemm_counts_two_flops_per_multiply_add_and_copy_counts_both_directions():
-    assert micro.gemm("fp32", 64).work == 2 * 64**3
-    assert micro.device_copy(1024).work == 2 * 1024
-
-
 def test_the_estimate_is_the_median_over_a_series_under_the_stop_rule():
     found = measured(micro.gemm("fp32", 64), [0.01] * 100)
     assert found.value == pytest.approx(2 * 64**3 / 0.01)
@@ -260,7 +255,7 @@ def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
     assert len(found.times_s) == 7 < found.n
 
 
-def test_the_best_product_of_a_precision_is_stored_with_its_steps():
+def test_the_best_product_of_a_precision_is_stored_with_its_steps_and_marked_if_there_are_several():
     rows = [
         result(value=1.0),
         result(value=3.0, size="128"),
@@ -268,10 +263,6 @@ def test_the_best_product_of_a_precision_is_stored_with_its_steps():
         result(name="device copy", value=99.0),
     ]
     assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0, Precision.BF16: 9.0}
-
-
-def test_the_best_size_of_a_product_is_marked_if_there_are_several():
-    rows = [result(value=1.0), result(value=3.0, size="128"), result(value=9.0, precision="bf16")]
     assert best_products(rows) == {("fp32", "128")}
 
 

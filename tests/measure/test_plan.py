@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import msgspec
 import pytest
+import torch
+from click.testing import CliRunner
 
+from gpubench import memory, predict
+from gpubench.cli.app import app
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import DEFAULT, PUBLISH
 from gpubench.measure.launcher import Record
-from gpubench.measure.plan import Group, check_request, plan
+from gpubench.measure.messages import Place, place_under_torchrun
+from gpubench.measure.plan import Group, Plan, PlannedCase, check_request, plan
 from gpubench.measure.request import RunRequest
+from gpubench.measure.step import built, move
 from gpubench.models import (
     BlockSizes,
+    Checkpointing,
     DeviceProfile,
     Execution,
     Framework,
@@ -23,9 +32,12 @@ from gpubench.models import (
     Precision,
     Status,
     TaskKind,
+    Trainable,
+    WeightType,
 )
-from gpubench.profile import load_profiles
-from gpubench.session import resume
+from gpubench.options import asked_recipe
+from gpubench.profile import classic_names, load_profiles, profile_of, profiles_of
+from gpubench.session import resume, session
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -60,7 +72,6 @@ def test_the_default_suite_of_a_gpu_is_seven_graphs_at_the_main_batch_in_three_l
     assert batches == {("cnn", 512), ("lstm", 512), ("vgg16", 64)}
     assert len(made.cases) == 7
     assert made.budget == DEFAULT
-    assert (DEFAULT.launches, DEFAULT.target) == (3, 0.015)
 
 
 def test_the_modern_suite_is_four_networks_at_amp_eager_and_compiled(h100):
@@ -78,11 +89,6 @@ def test_named_precisions_and_executions_replace_those_of_the_suite(h100, profil
     assert len(made.cases) == 4 * 2
     assert {p.case.execution for p in made.cases} == {Execution.EAGER}
     assert {p.case.precision for p in made.cases} == {Precision.FP32, Precision.TF32}
-
-
-def test_a_suite_and_workloads_by_name_are_refused_together():
-    with pytest.raises(MisuseError, match="--suite measures its own workloads: leave out the workloads"):
-        check_request(RunRequest(suite="modern", workloads=("cnn",)), KNOWN)
 
 
 def test_the_first_figure_of_a_run_is_the_amp_case_of_the_most_arithmetic(h100):
@@ -116,8 +122,6 @@ def test_publish_measures_every_execution_in_eight_launches_of_thirty_seconds(h1
     made = plan(RunRequest(budget="publish"), h100, profiles)
     assert {p.case.execution for p in made.cases} == set(OF_TORCH)
     assert made.budget == PUBLISH
-    assert (PUBLISH.launches, PUBLISH.target) == (8, 0.005)
-    assert PUBLISH.timed_least_s == PUBLISH.timed_s == 30.0
 
 
 def test_an_older_gpu_gets_fp16_and_no_tf32(h100, profiles):
@@ -261,6 +265,10 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, pro
         ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
         ({"resume": "latest", "asked": ("workload",), "workloads": ("cnn",)}, "leave out workloads by name"),
         ({"device": "toaster"}, "'toaster' is not a device"),
+        (
+            {"suite": "modern", "workloads": ("cnn",)},
+            "--suite measures its own workloads: leave out the workloads",
+        ),
     ],
 )
 def test_an_impossible_request_is_refused_in_one_line(changes, words):
@@ -402,3 +410,228 @@ def test_a_job_of_unequal_gpus_uses_what_all_of_them_support(h100, profiles):
     reasons = {m.reason for m in named.unsupported}
     assert {m.case.gpu_count for m in named.unsupported} == {2}
     assert all((reason or "").startswith("Tesla T4: ") for reason in reasons)
+
+
+# --- under a user's torchrun --------------------------------------------------------------------------------
+
+
+TOLD = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+}
+PLACE = Place(rank=5, size=8, local_rank=1, local_size=4)
+
+
+@pytest.fixture
+def tell(monkeypatch):
+    def told(**changes: str | None) -> None:
+        for name, value in (TOLD | changes).items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return told
+
+
+def test_the_rank_comes_from_torchrun(tell):
+    tell()
+    assert place_under_torchrun() == PLACE
+    assert PLACE.machines == 2
+
+
+def test_without_torchrun_or_as_its_only_process_a_run_is_unchanged(tell):
+    tell(TORCHELASTIC_RUN_ID=None)  # other launchers also set the size of a world
+    assert place_under_torchrun() is None
+    tell(WORLD_SIZE="1", RANK="0", LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")
+    assert place_under_torchrun() is None
+
+
+def test_run_must_use_the_machines_given_by_torchrun():
+    request = session.with_torchrun_size(RunRequest(), PLACE)
+    assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
+    session.check_process_count(request, PLACE)
+    session.check_process_count(RunRequest(gpus=2), None)
+    for wrong, place in (
+        (session.with_torchrun_size(RunRequest(gpus=3), PLACE), PLACE),
+        (RunRequest(gpus=4, nnodes=2), None),
+        (RunRequest(gpus=4, nnodes=3), PLACE),
+    ):
+        start = f"torchrun --nnodes {wrong.nnodes} --nproc-per-node {wrong.gpus} "
+        with pytest.raises(MisuseError, match=re.escape(start)):
+            session.check_process_count(wrong, place)
+
+
+def test_command_runs_the_first_launch_missing_from_any_case(make_case):
+    one, other = (make_case(batch_size=size) for size in (1, 2))
+    cases = tuple(PlannedCase(reference="vgg16", case=case) for case in (one, other))
+    made = Plan(budget=DEFAULT, seed=0, cases=cases)
+
+    def launches(*done) -> int:
+        return session.one_launch(msgspec.structs.replace(made, done=frozenset(done))).budget.launches
+
+    assert launches() == 1
+    assert launches((one, 0)) == 1
+    assert launches((one, 0), (other, 0)) == 2
+    # A failed case has no further launches.
+    assert launches((one, 0), *((other, index) for index in range(3))) == 2
+
+
+def test_a_run_keeps_the_id_of_the_previous_attempt(monkeypatch):
+    monkeypatch.setattr(session, "_run_numbers", iter((0, 1)))
+    first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
+    assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
+    assert first != second
+    monkeypatch.setattr(session, "_run_numbers", iter((0,)))
+    assert session.run_id_under_torchrun() == first
+
+
+# --- the recipe of a case -----------------------------------------------------------------------------------
+
+
+def planned(device, **asked):
+    request = RunRequest(**asked)
+    profiles = profiles_of(request.workloads, asked_recipe(request), gpu_count=request.gpu_count)
+    return plan(request, device, profiles, (device,) * (request.gpus - 1))
+
+
+def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_also_under_amp(h100):
+    made = planned(h100, workloads=("llama_1b",), executions=("graph",))
+    found = {p.case.precision: p.case for p in made.cases}
+    assert {*found} == {Precision.BF16, Precision.AMP_BF16}
+    assert found[Precision.BF16].weight_type is WeightType.BFLOAT16
+    assert found[Precision.AMP_BF16].weight_type is WeightType.FLOAT32
+    assert {c.loss_chunks for c in found.values()} == {8}
+    assert {c.checkpointing for c in found.values()} == {Checkpointing.NONE}
+
+
+def test_the_requested_recipe_is_in_the_case_and_its_profile(h100):
+    made = planned(
+        h100, workloads=("llama_1b",), executions=("graph",), precisions=("bf16",), checkpointing="full"
+    )
+    (one,) = made.cases
+    assert one.case.checkpointing is Checkpointing.FULL
+    assert "full checkpointing" in one.case.label
+    usual, again = profile_of("llama_1b"), profile_of("llama_1b", {"checkpointing": "full"})
+    assert again.recipe.checkpointing is Checkpointing.FULL
+    assert again.train_flops_per_sample == usual.train_flops_per_sample == one.flops_per_sample
+    assert one.hardware_flops_per_sample == again.hardware_flops_per_sample
+    extra = again.hardware_flops_per_sample - usual.hardware_flops_per_sample
+    head = 2 * 2048 * 2048 * 128_256
+    last = 16 * 2 * 2048 * 8192 * 2048  # the last product of each layer: nothing needs its output again
+    assert extra == pytest.approx(usual.forward_flops_per_sample - head - last)
+
+
+@pytest.mark.usefixtures("traced_as_asked")
+@pytest.mark.parametrize(
+    ("name", "asked", "tokens"),
+    [
+        ("llama_1b", {}, 2048),
+        pytest.param("llama_1b", {"context_tokens": 512}, 512, marks=pytest.mark.slow),
+        ("vit_b16", {}, None),
+        ("llama_8b", {"task": "infer"}, None),
+    ],
+)
+def test_case_records_its_tokens_per_sample(h100, name, asked, tokens):
+    """A generation has no single number: prompt tokens are computed at once, new tokens one by one."""
+    made = planned(h100, workloads=(name,), executions=("graph",), **asked)
+    assert {each.tokens_per_sample for each in made.cases} == {tokens}
+
+
+@pytest.mark.parametrize(
+    ("asked", "how"),
+    [
+        ({}, Checkpointing.FULL),
+        ({"gpus": 7, "jobs": "fsdp"}, Checkpointing.FULL),
+        ({"gpus": 8, "jobs": "fsdp"}, Checkpointing.SELECTIVE),
+        ({"gpus": 4, "nnodes": 2, "jobs": "fsdp"}, Checkpointing.SELECTIVE),
+        ({"gpus": 2, "jobs": "fsdp", "checkpointing": "selective"}, Checkpointing.SELECTIVE),
+        ({"gpus": 8, "jobs": "fsdp", "checkpointing": "full"}, Checkpointing.FULL),
+    ],
+)
+def test_below_eight_gpus_every_block_is_computed_again_by_default(h100, asked, how):
+    """The row of one GPU has the recipe of the job, so the gain from more GPUs is for the same work."""
+    made = planned(h100, workloads=("llama_8b_fsdp",), executions=("eager",), **asked)
+    cases = [planned.case for planned in made.cases]
+    assert {case.gpu_count for case in cases} == {1, asked.get("gpus", 1) * asked.get("nnodes", 1)}
+    assert {case.checkpointing for case in cases} == {how}
+    (work,) = {planned.hardware_flops_per_sample for planned in made.cases}
+    named = profile_of("llama_8b_fsdp", {"checkpointing": how.value})
+    assert work == named.hardware_flops_per_sample
+
+
+def test_a_frozen_base_stays_in_its_type_and_other_precisions_are_refused(h100):
+    (one,) = planned(h100, workloads=("llama_8b_lora",), executions=("graph",)).cases
+    assert (one.case.trainable, one.case.weight_type) == (Trainable.LORA, WeightType.BFLOAT16)
+    with pytest.raises(MisuseError, match="supports bf16, not fp32"):
+        planned(h100, workloads=("llama_8b_lora",), precisions=("fp32",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"workloads": ("cnn",), "checkpointing": "full"}, "cnn: checkpointing full cannot be set"),
+        ({"workloads": ("cnn",), "trainable": "lora"}, "cnn: --lora cannot be set: it has only one recipe"),
+        ({"workloads": ("cnn",), "context_tokens": 12}, "cnn: --context 12 cannot be set: .*; leave it out"),
+        (
+            {"workloads": ("llama_1b",), "prompt_tokens": 512},
+            "it takes weight_type, checkpointing, loss_chunks",
+        ),
+    ],
+)
+def test_a_recipe_option_that_a_workload_lacks_is_refused_in_one_line(h100, asked, words):
+    with pytest.raises(MisuseError, match=words) as caught:
+        planned(h100, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_excludes_workloads_that_need_a_large_card():
+    assert "vgg16" in classic_names()
+    assert not {"llama_1b", "llama_8b_lora"} & {*classic_names()}
+
+
+def test_any_model_is_cast_for_bf16_and_the_cast_is_in_the_case(h100):
+    made = planned(h100, workloads=("cnn",), precisions=("bf16",), executions=("eager",), batch_size=2)
+    case = made.cases[0].case
+    assert (case.precision, case.weight_type) == (Precision.BF16, WeightType.BFLOAT16)
+    assert case.execution is Execution.EAGER
+    work = move(built("cnn", case, 0), case, torch.device("cpu"))
+    assert {p.dtype for p in work.model.parameters()} == {torch.bfloat16}
+    assert work.batches[0][0].dtype is torch.bfloat16
+    assert work.edge_loss(work.step(0), 0) > 0
+
+
+def test_changed_recipe_builds_a_changed_model():
+    workload = load_workload("llama_1b")
+    again = workload.at(workload.recipe.changed({"checkpointing": "full", "loss_chunks": 2}))
+    assert again.name == workload.name
+    model = again.tiny(2, 0).model
+    assert (model.recipe.checkpointing, model.recipe.loss_chunks) == (Checkpointing.FULL, 2)
+
+
+@pytest.mark.parametrize("verb", [("memory",), ("predict", "show"), ("rank",), ("run", "--device", "cpu")])
+@pytest.mark.parametrize(
+    ("weights", "precision"), [("float32", "bf16"), ("bfloat16", "amp"), ("float16", "fp32")]
+)
+def test_weights_that_a_precision_would_override_are_refused_by_every_verb(verb, weights, precision):
+    words = (*verb, "--workload", "vgg16", "--recipe", f"weight-type={weights}", "--precision", precision)
+    refused = CliRunner().invoke(app, words).exception
+    assert isinstance(refused, MisuseError), refused
+    assert f"vgg16: weights in {weights} at {precision}" in str(refused)
+    assert "\n" not in str(refused)
+
+
+@pytest.mark.parametrize("ask", [memory, predict])
+def test_options_given_with_a_profile_are_not_dropped(ask):
+    profile = profile_of("llama_1b")
+    given = [profile] if ask is memory else profile
+    found = ask(given, gpu="L4", batch_size=1, checkpointing="full")
+    case = found[0].case if ask is memory else found["nvidia-l4-24gb"].case
+    assert case.checkpointing is Checkpointing.FULL
+    with pytest.raises(MisuseError, match="loss in 3 chunks"):
+        ask(given, gpu="L4", batch_size=1, loss_chunks=3)
+    with pytest.raises(MisuseError, match="float32 at bf16"):
+        ask(given, gpu="L4", batch_size=1, precision="bf16", weight_type="float32")

@@ -10,12 +10,13 @@ import time
 
 import msgspec
 import pytest
+from builders import case_of, context_of, run_of
 
 from gpubench import run
 from gpubench.errors import MisuseError
 from gpubench.measure.plan import GOALS, WORDS, check_request, digits, plan, text
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
+from gpubench.models import DeviceProfile, Precision, Run
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.run_check import check_run
@@ -27,26 +28,18 @@ from gpubench.sections.measured import quality
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 
 
-def _case(precision: Precision = Precision.FP32, workload: str = "lstm") -> Case:
-    return Case(
-        workload=workload,
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=precision,
-        execution=Execution.EAGER,
-        memory_format=None,
-        batch_size=64,
-        sample_unit="sequence",
-    )
-
-
 def _row(*steps: int, precision: Precision = Precision.FP32, unreached: int = 0) -> TimeToQuality:
     runs = tuple(
         SeedRun(seed=seed, reached=seed >= unreached, steps=count, train_s=count * 0.01, quality=1.1)
         for seed, count in enumerate(steps)
     )
     return TimeToQuality(
-        case=_case(precision), metric="loss", target=1.2, most_steps=1000, data_sha256="0" * 64, runs=runs
+        case=case_of("lstm", precision=precision),
+        metric="loss",
+        target=1.2,
+        most_steps=1000,
+        data_sha256="0" * 64,
+        runs=runs,
     )
 
 
@@ -63,25 +56,15 @@ def test_the_samples_match_the_stated_goal() -> None:
 
 def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> SeedRun:
     """Train the LSTM in this process, as the measuring child does."""
-    import torch
-
     from gpubench.measure import case
     from gpubench.measure.budget import QUICK
-    from gpubench.measure.case import WorkerContext
     from gpubench.measure.messages import TrainToQuality
-    from gpubench.measure.step import Hardware
     from gpubench.probe.probe import open_telemetry
 
     monkeypatch.setitem(GOALS, "lstm", msgspec.structs.replace(GOALS["lstm"], **goal))
     with open_telemetry(CPU) as telemetry:
-        context = WorkerContext(
-            hardware=Hardware(device=torch.device("cpu")),
-            budget=QUICK,
-            seed=0,
-            telemetry=telemetry,
-            profile=CPU,
-        )
-        done = case.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
+        context = context_of(CPU, budget=QUICK, telemetry=telemetry)
+        done = case.train_to_quality(TrainToQuality(case=case_of("lstm"), seed=seed), context)
     assert done.run is not None, done.reason
     return done.run
 
@@ -108,21 +91,9 @@ def test_a_quality_that_is_not_reached_gives_no_number(monkeypatch: pytest.Monke
     assert cells[3:] == ("—",) * 4
 
 
-def _run(*rows: TimeToQuality) -> Run:
-    return Run(
-        run_id="r",
-        started_at="2026-01-01T00:00:00Z",
-        budget="quick",
-        seed=0,
-        device=CPU,
-        environment=Environment(gpubench="1", python="3", os="any"),
-        quality=rows,
-    )
-
-
 def test_a_training_without_a_figure_is_a_problem_of_its_run() -> None:
     late = msgspec.structs.replace(_row(), reason="the run reached its time limit")
-    run = msgspec.structs.replace(_run(late, _row(140, 1000, unreached=1)), finished_at=None)
+    run = msgspec.structs.replace(_run_to(late, _row(140, 1000, unreached=1)), finished_at=None)
     texts = [issue.text for issue in check_run(run).issues if issue.weight == "problem"]
     assert texts == [
         "the run was cut off; it cannot be resumed: start a new one",
@@ -130,13 +101,17 @@ def test_a_training_without_a_figure_is_a_problem_of_its_run() -> None:
         "the target quality was not reached: a seed took all its steps and did not reach it",
     ]
     assert (check_run(run).cases, run.case_count, run.measured_count) == (2, 1, 0)
-    sound = msgspec.structs.replace(_run(_row(140, 150)), finished_at="2026-01-01T00:01:00Z")
+    sound = msgspec.structs.replace(_run_to(_row(140, 150)), finished_at="2026-01-01T00:01:00Z")
     assert check_run(sound).trustworthy
     assert (sound.case_count, sound.measured_count, sound.workload_names) == (1, 1, ["lstm"])
 
 
+def _run_to(*rows: TimeToQuality, **changes: object) -> Run:
+    return run_of(budget="quick", device=CPU, quality=rows, **changes)
+
+
 def _table(*rows: TimeToQuality):
-    return quality(of_run(_run(*rows)))[1]
+    return quality(of_run(_run_to(*rows)))[1]
 
 
 def test_figures_have_their_interval_over_seeds_and_precisions_are_paired_by_seed() -> None:
@@ -185,11 +160,11 @@ def test_options_that_training_to_a_quality_lacks_are_refused(given: dict[str, o
 )
 def test_an_impossible_training_is_not_a_valid_record(wrong: dict[str, object], said: str) -> None:
     sound = _row(100, 120)
-    assert broken_rule(_run(sound)) is None
+    assert broken_rule(_run_to(sound)) is None
     first = msgspec.structs.replace(sound.runs[0], **wrong)
-    assert said in (broken_rule(_run(msgspec.structs.replace(sound, runs=(first,)))) or "")
+    assert said in (broken_rule(_run_to(msgspec.structs.replace(sound, runs=(first,)))) or "")
     assert "the same seed twice" in (
-        broken_rule(_run(msgspec.structs.replace(sound, runs=sound.runs * 2))) or ""
+        broken_rule(_run_to(msgspec.structs.replace(sound, runs=sound.runs * 2))) or ""
     )
 
 

@@ -7,18 +7,31 @@ import os
 import subprocess
 import sys
 from functools import partial
+from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.discovery import load_workload
+from gpubench.errors import NoDeviceError
 from gpubench.measure import guards
 from gpubench.measure.guards import prepare
 from gpubench.measure.launch import failure, relative_difference, skipped_steps, worse
-from gpubench.measure.step import is_fused, make_optimizer, move, probe_errors, read_switches, switches_for
-from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
+from gpubench.measure.step import (
+    Hardware,
+    check_device,
+    is_fused,
+    make_optimizer,
+    move,
+    open_hardware,
+    probe_errors,
+    read_switches,
+    switches_for,
+)
+from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.host import instructions
 from gpubench.workload import Task
 
@@ -61,28 +74,12 @@ def test_tf32_and_amp_turn_tf32_on_everywhere(precision):
 
 
 def test_a_switch_that_reads_back_otherwise_is_named():
-    wrong = Switches(
-        cudnn_allow_tf32=False,
-        matmul_allow_tf32=False,
-        conv_fp32_precision="none",
-        rnn_fp32_precision="ieee",
-        matmul_fp32_precision="ieee",
-    )
+    ieee = dict.fromkeys(FP32_PRECISIONS, "ieee") | {"conv_fp32_precision": "none"}
+    wrong = Switches(cudnn_allow_tf32=False, matmul_allow_tf32=False, **ieee)
     assert wrong.unexpected(Precision.FP32) == "conv_fp32_precision=none"
-    old_torch = Switches(
-        cudnn_allow_tf32=True,
-        matmul_allow_tf32=True,
-        conv_fp32_precision=None,
-        rnn_fp32_precision=None,
-        matmul_fp32_precision=None,
-    )
+    old_torch = Switches(cudnn_allow_tf32=True, matmul_allow_tf32=True, **dict.fromkeys(FP32_PRECISIONS))
     assert old_torch.unexpected(Precision.TF32) is None
     assert old_torch.unexpected(Precision.FP32) == "cudnn_allow_tf32=True"
-
-
-def test_the_probe_distinguishes_ieee_from_lower_precision():
-    with switches_for(Precision.FP32):
-        assert max(probe_errors(CPU).values()) < 1e-5
 
 
 class RoundedToBf16(TorchDispatchMode):
@@ -250,22 +247,22 @@ def test_a_model_that_computes_something_else_is_detected(make_case):
     assert guards.reference_errors(move(other, make_case(batch_size=8), CPU), task).loss > 1e-4
 
 
-def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_case):
-    def build():
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(72, 3)
-        )
-        batch = (torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
-        return Task(
-            model=model,
-            batches=(batch,),
-            loss=nn.functional.cross_entropy,
-            optimizer=partial(torch.optim.SGD, lr=0.1),
-        )
+def of_images(*more):
+    """A convolution with batch norm, more layers, and a head."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), *more, nn.Flatten(), nn.Linear(72, 3))
+    batch = (torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
+    return Task(
+        model=model,
+        batches=(batch,),
+        loss=nn.functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
 
-    task, moved = build(), build()
-    work = move(moved, make_case(batch_size=8), CPU)
+
+def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_case):
+    task = of_images(nn.Dropout(0.5))
+    work = move(of_images(nn.Dropout(0.5)), make_case(batch_size=8), CPU)
     before = {name: buffer.clone() for name, buffer in work.model.named_buffers()}
     assert guards.reference_errors(work, task).loss < 1e-6
     assert all(torch.equal(before[name], buffer) for name, buffer in work.model.named_buffers())
@@ -274,17 +271,10 @@ def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_cas
 
 def normed():
     """A model with batch norm statistics far from those of any batch."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
-    model[1].running_mean.fill_(3.0)
-    model[1].running_var.fill_(9.0)
-    batch = (torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
-    return Task(
-        model=model,
-        batches=(batch,),
-        loss=nn.functional.cross_entropy,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-    )
+    task = of_images()
+    task.model[1].running_mean.fill_(3.0)
+    task.model[1].running_var.fill_(9.0)
+    return task
 
 
 @pytest.mark.parametrize("kind", list(TaskKind))
@@ -363,3 +353,80 @@ def test_skipped_steps_are_counted_from_the_gradient_scale():
 )
 def test_an_exception_becomes_a_status(error, status):
     assert failure(error, 8, "build")[0] is status
+
+
+# --- the clock of a device ----------------------------------------------------------------------------------
+
+
+def hardware(kind: str) -> Hardware:
+    return Hardware(device=torch.device(kind))
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu", "mtia"])
+def test_a_clock_waits_for_its_device_as_torch_does(kind):
+    assert hardware(kind).clock().synchronize is getattr(torch, kind).synchronize
+
+
+@pytest.mark.parametrize("kind", ["hpu", "privateuseone", "vulkan", "meta"])
+def test_a_device_that_torch_cannot_wait_for_is_refused_in_one_line(kind):
+    with pytest.raises(NoDeviceError) as refused:
+        hardware(kind).clock()
+    assert f"torch.{kind}.synchronize" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_device_that_torch_cannot_wait_for_is_not_opened(cpu):
+    with pytest.raises(NoDeviceError, match="synchronize"):
+        open_hardware(msgspec.structs.replace(cpu, backend="hpu"))
+
+
+def test_backend_from_another_package_is_found_in_the_torch_namespace(monkeypatch):
+    calls = []
+    module = ModuleType("torch.hpu")
+    module.synchronize = lambda: calls.append("waited")
+    module.reset_peak_memory_stats = lambda: calls.append("reset")
+    module.max_memory_allocated = lambda: 7
+    monkeypatch.setattr(torch, "hpu", module, raising=False)
+    hpu = hardware("hpu")
+    assert hpu.clock().time(lambda: calls.append("worked")) >= 0
+    hpu.call("reset_peak_memory_stats")
+    assert calls == ["waited", "worked", "waited", "reset"]
+    assert hpu.call("max_memory_allocated") == 7
+    assert hpu.call("max_memory_reserved") is None
+    assert hpu.step_state().segments is None
+
+
+def test_cpu_timer_needs_no_synchronization_and_reports_no_memory():
+    cpu = hardware("cpu")
+    assert cpu.clock().time(lambda: None) >= 0
+    cpu.call("reset_peak_memory_stats")
+    cpu.call("set_per_process_memory_fraction", 0.5)
+    cpu.release()
+    assert cpu.call("max_memory_allocated") is None
+    assert cpu.call("max_memory_reserved") is None
+    assert cpu.memory_bytes() is None
+
+
+@pytest.mark.parametrize(("bus", "ok"), [(0x0C, True), (0x0D, False)])
+def test_amd_gpu_is_matched_to_torch_by_bus_id_only(monkeypatch, bus, ok):
+    """ROCm's torch has its own names and UUIDs."""
+    seen = SimpleNamespace(
+        name="AMD Instinct MI300X OAM",
+        major=9,
+        minor=4,
+        total_memory=192 << 30,
+        uuid="1234",
+        pci_domain_id=2,
+        pci_bus_id=bus,
+        pci_device_id=0,
+        multi_processor_count=300,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda rank: seen)
+    profile = DeviceProfile(
+        backend="rocm", name="AMD Instinct MI300X", pci_bus_id="0002:0c:00.0", sm_count=304
+    )
+    if ok:
+        assert check_device(profile) == ()
+    else:
+        with pytest.raises(NoDeviceError, match="PCI bus id"):
+            check_device(profile)

@@ -92,33 +92,10 @@ def test_the_interval_of_a_short_series_is_as_wide_as_its_correlation_demands(ro
     assert least <= held / 1000 <= 0.99
 
 
-def test_a_series_that_never_settles_rarely_stops():
-    stopped, _ = simulate(0.98, 25)
+@pytest.mark.parametrize("trials", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_series_that_never_settles_rarely_stops(trials):
+    stopped, _ = simulate(0.98, trials)
     assert stopped < 0.05
-
-
-@pytest.mark.slow
-def test_a_series_that_never_settles_rarely_stops_in_a_thousand_trials():
-    stopped, _ = simulate(0.98, 1000)
-    assert stopped < 0.05
-
-
-def test_assuming_independent_steps_would_give_overconfident_intervals():
-    """A control: steps at phi = 0.9 are hard, since a rule for independent samples covers the mean in under 40 %."""
-    rng = np.random.default_rng(1)
-    held = stopped = 0
-    for _ in range(300):
-        steps = step_times(0.9, 2000, rng)
-        n = np.arange(1, 2001)
-        mean = np.cumsum(steps) / n
-        variance = (np.cumsum(steps**2) - n * mean**2) / np.maximum(n - 1, 1)
-        width = 1.96 * np.sqrt(np.maximum(variance, 0) / n) / mean
-        ready = np.flatnonzero((n >= 30) & (width <= 0.005))
-        if ready.size:
-            stopped += 1
-            held += abs(mean[ready[0]] / STEP_S - 1) <= width[ready[0]]
-    assert stopped > 250
-    assert held / stopped <= 0.40
 
 
 @pytest.mark.parametrize("timed_s", [1.0, 2.0, 2.6, 5.0])

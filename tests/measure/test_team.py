@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,19 +14,25 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import forked_child
 import msgspec
 import psutil
 import pytest
+import torch
 import two_ranks
+from builders import endless, run_all
 from patience import Stopwatch, wait_until
+from torch import nn
 
 from gpubench.errors import MisuseError
 from gpubench.measure import messages, team
 from gpubench.measure.budget import QUICK
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.launcher import Control, Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.messages import STORE_VARIABLE, Setup
 from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.team import place_model
 from gpubench.models import (
     FindingKind,
     Measurement,
@@ -33,6 +42,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.profile.blocks import repeated_blocks
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
 # one weight converges to 0.5 if gradients are averaged, and to 0 if they are not.
@@ -89,17 +99,6 @@ def make_plan(tmp_path, make_case, tiny_budget, cpu, forked_children):
         return Plan(budget=tiny_budget, seed=0, cases=cases, on_cpu=True, peers=(cpu,), **rest)
 
     return make
-
-
-def run(plan, device, **options):
-    return list(Launcher(plan, device, **options).run())
-
-
-def endless(plan: Plan) -> Plan:
-    """No interval is ever narrow enough, so only the tested event ends a case."""
-    return msgspec.structs.replace(
-        plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
-    )
 
 
 EXCHANGED = ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "128 MiB")
@@ -228,7 +227,7 @@ def test_the_loss_of_one_process_fails_the_case_and_names_its_cause(make_plan, c
     fates = {batch: DEATHS[batch][0] for batch in fatal}
     act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
     plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8))
-    measurements = {m.case.batch_size: m for m in run(plan, cpu)}
+    measurements = {m.case.batch_size: m for m in run_all(plan, cpu)}
     for batch in fatal:
         _, status, words = DEATHS[batch]
         row = measurements[batch]
@@ -381,7 +380,7 @@ def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
             control.stop()
 
     plan = endless(make_plan("time.sleep(0.01)", task=TaskKind.INFER))
-    (measurement,) = run(plan, cpu, on_event=stop, control=control)
+    (measurement,) = run_all(plan, cpu, on_event=stop, control=control)
     assert measurement.launches[0].rounds
     all_end(lambda: psutil.Process().children(recursive=True))
 
@@ -437,3 +436,67 @@ def test_a_block_that_would_pass_the_deadline_is_not_announced(fake_clock):
     with pytest.raises(OutOfTimeError):
         loop.round(1)
     assert announced == [(0, 2), (2, 4)]
+
+
+# --- one model in two processes -----------------------------------------------------------------------------
+
+
+TOLERANCE = {"sgd": 1e-5, "adamw": 1e-3}
+SHARDS = pytest.mark.skipif(not two_ranks.SHARDS_ON_A_CPU, reason="this torch shards only over CUDA devices")
+MODES = [pytest.param(mode, marks=SHARDS if mode is ParallelMode.FSDP else ()) for mode in two_ranks.MODES]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
+    """The parameters of each of two processes after ten steps, by mode and optimizer."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = Path(two_ranks.__file__)
+    ranks = [forked_child.popen([sys.executable, script, f"{rank}", f"{port}", folder]) for rank in range(2)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("optimizer", two_ranks.OPTIMIZERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_ten_steps_of_two_processes_equal_those_of_one_on_the_combined_batch(together, mode, optimizer):
+    alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, optimizer)
+    untrained = [p.flatten().tolist() for p in two_ranks.net(seed=0).parameters()]
+    assert max(map(_distance, alone, untrained)) > 10 * TOLERANCE[optimizer]
+    for found in together:
+        assert max(map(_distance, found[f"{mode} {optimizer}"], alone)) < TOLERANCE[optimizer]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_processes_train_in_fp8_like_one_up_to_rounding(together, mode):
+    """Each process scales its half of the batch, so the last digits of the sums differ from those of one process."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, two_ranks.EIGHT_BITS)
+    untrained = two_ranks.net(seed=0)
+    moved = max(map(_distance, alone, (p.flatten().tolist() for p in untrained.parameters())))
+    first, second = (found[f"{mode} {two_ranks.EIGHT_BITS}"] for found in together)
+    assert first == second
+    assert max(map(_distance, first, alone)) < 0.1 * moved
+
+
+def _distance(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_blocks_of_a_model_are_its_repeated_parts_and_not_single_layers():
+    from torch.nn import TransformerEncoder, TransformerEncoderLayer
+
+    encoder = TransformerEncoder(TransformerEncoderLayer(8, 2, 8), num_layers=3, enable_nested_tensor=False)
+    assert repeated_blocks(encoder) == tuple(encoder.layers)
+    nested = nn.Sequential(nn.ModuleList([two_ranks.Block(), two_ranks.Block()]), nn.Linear(2, 2))
+    assert repeated_blocks(nested) == tuple(nested[0])
+    assert repeated_blocks(nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(4)))) == ()
+    assert repeated_blocks(nn.LSTM(8, 8, num_layers=2)) == ()
+
+
+def test_a_model_without_blocks_is_not_sharded_and_says_so(make_case):
+    case = make_case(workload="plain", gpu_count=2, parallel_mode=ParallelMode.FSDP)
+    with pytest.raises(NotHereError, match=r"plain .* --jobs ddp"):
+        place_model(nn.Sequential(nn.Linear(2, 2)), case, torch.device("cpu"))

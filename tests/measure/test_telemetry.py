@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import os
 import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +22,7 @@ from patience import Stopwatch
 from gpubench.errors import NoDeviceError
 from gpubench.measure import capability
 from gpubench.measure.environment import environment
-from gpubench.measure.launch import energy_of, sampling, shifted
+from gpubench.measure.launch import HostTimes, Others, energy_of, sampling, shifted
 from gpubench.measure.privacy import scrub
 from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
@@ -94,9 +97,13 @@ def test_samples_count_from_the_first_timed_round_and_the_warm_up_is_kept_once_a
     assert (timed[0].t_s, timed[0].power_w) == (0.0, 30.0)
 
 
-def test_the_state_before_the_run_is_that_of_the_driver(inside_nvml):
+@pytest.fixture
+def gpu(inside_nvml):
     inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+    return nvidia.BACKEND.devices().devices[0]
+
+
+def test_the_state_before_the_run_is_that_of_the_driver(gpu):
     state = capability.start_state(gpu)
     assert state.idle_power_w == pytest.approx(127.6, abs=0.1)
     assert (state.temperature_c, state.pcie_generation, state.pcie_width) == (40.0, 5, 16)
@@ -113,17 +120,13 @@ def test_power_is_recorded_as_idle_only_if_the_device_is_unused(inside_nvml, cpu
 
 
 @pytest.mark.parametrize(("code", "fault"), [(15, "gpu_lost"), (16, "reset_required"), (3, None)])
-def test_after_a_crash_the_driver_reports_whether_the_device_is_lost(inside_nvml, cpu, code, fault):
-    inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+def test_after_a_crash_the_driver_reports_whether_the_device_is_lost(gpu, inside_nvml, cpu, code, fault):
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
     assert capability.fault_of(gpu) == fault
     assert capability.fault_of(cpu) is None
 
 
-def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
-    inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+def test_a_device_that_is_no_longer_listed_is_lost(gpu, inside_nvml):
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex_v2", code=15)])
     assert capability.fault_of(gpu) == "gpu_lost"
 
@@ -135,26 +138,20 @@ def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
         (Fault("nvmlDeviceGetUUID", sleep_s=2), "driver_hung"),
     ],
 )
-def test_a_missing_driver_is_not_a_gpu_that_fell_off_the_bus(inside_nvml, monkeypatch, fault, named):
-    inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+def test_a_missing_driver_is_not_a_gpu_that_fell_off_the_bus(gpu, inside_nvml, monkeypatch, fault, named):
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
     inside_nvml("h200", faults=[fault])
     assert capability.fault_of(gpu) == named
     assert capability.describe_fault(named).startswith(f"{named}: the driver ")
 
 
-def test_a_reading_that_hangs_ends_telemetry_and_not_the_run(inside_nvml, monkeypatch):
-    inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+def test_a_reading_that_hangs_ends_telemetry_and_not_the_run(gpu, inside_nvml, monkeypatch):
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetClockInfo", sleep_s=2)])
     assert capability.fault_of(gpu) is None
 
 
-def test_a_lost_gpu_has_no_other_users(inside_nvml):
-    inside_nvml("h200")
-    gpu = nvidia.BACKEND.devices().devices[0]
+def test_a_lost_gpu_has_no_other_users(gpu, inside_nvml):
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex", code=15)])
     assert capability.newcomers(gpu) == ()
 
@@ -322,3 +319,71 @@ def test_a_laptop_that_is_not_plugged_in_is_reported(monkeypatch, cpu, told, fou
 def test_a_system_without_battery_information_counts_as_plugged_in(monkeypatch, cpu):
     monkeypatch.delattr(psutil, "sensors_battery", raising=False)
     assert capability.preflight(cpu, allow_shared=False) == ()
+
+
+# --- the CPU time of other programs -------------------------------------------------------------------------
+
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """``host(user=..., own_s=...)`` sets the counters of the host, and the CPU time of this process."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+
+    def set_to(*, user=0, system=0, idle=0, iowait=0, steal=0, own_s=0.0) -> None:
+        line = f"cpu  {user} 0 {system} {idle} {iowait} 0 0 {steal} 0 0\n"
+        (tmp_path / "stat").write_text(f"{line}cpu0 1 1 1 1 1 1 1 1 0 0\n")
+        monkeypatch.setattr(os, "times", lambda: (own_s, 0.0, 0.0, 0.0, 0.0))
+
+    return set_to
+
+
+def test_others_time_is_everything_except_idle_time_and_our_own(host):
+    host(user=1000, idle=5000)
+    before = HostTimes.now()
+    host(user=1000 + 700, idle=5000 + 200, iowait=100, own_s=100 / TICKS_PER_S)
+    assert before.others_since() == Others(load=pytest.approx(0.6), steal=0.0)
+
+
+def test_the_processes_of_one_job_are_not_other_programs(host):
+    host()
+    before = HostTimes.now(4)
+    host(user=400, idle=600, own_s=100 / TICKS_PER_S)
+    assert before.others_since().load == 0.0
+
+
+def test_time_that_other_guests_took_is_distinguished(host):
+    host()
+    before = HostTimes.now()
+    host(user=300, idle=600, steal=100, own_s=300 / TICKS_PER_S)
+    assert before.others_since() == Others(load=0.0, steal=0.1)
+
+
+@pytest.mark.parametrize("text", [None, "", "cpu 1 2 3", "cpu a b c d e f g h i j"])
+def test_an_unreadable_value_is_unknown_and_not_idle(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
+    assert HostTimes.now().others_since() == Others(None, None)
+
+
+def test_counters_that_did_not_move_or_went_back_are_unknown(host):
+    host(user=100, idle=100)
+    before = HostTimes.now()
+    assert before.others_since() == Others(None, None)
+    host(user=50, idle=50)
+    assert before.others_since() == Others(None, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the counters of Linux")
+def test_another_program_is_detected_on_the_real_host():
+    busy = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
+    before = HostTimes.now()
+    for other in others:
+        other.communicate()
+    seen = before.others_since()
+    assert seen.load is not None
+    assert seen.load > 0.5 / (os.cpu_count() or 1)

@@ -56,9 +56,16 @@ def without_driver() -> dict[str, str]:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
 class TestWithoutDriver:
-    def test_auto_measures_on_the_cpu_with_a_note(self) -> None:
-        assert select(without_driver(), "auto")[0] == 0
-        assert select(without_driver(), "auto")[1].startswith("cpu | NVIDIA driver")
+    def test_auto_measures_on_the_cpu_and_cuda_is_refused_with_the_fix(self) -> None:
+        answers = ask(without_driver(), "auto", "cuda")
+        code, said = answers["auto"]
+        assert (code, said.startswith("cpu | NVIDIA driver")) == (0, True)
+        code, said = answers["cuda"]
+        assert (code, said.startswith("NVIDIA driver not")) == (3, True)
+        assert "(libnvidia-ml.so.1: " in said
+        assert "install its driver" in said
+        assert [d["backend"] for d in answers["probe"]["devices"]] == ["cpu"]
+        assert answers["probe"]["problems"][0]["what"].startswith("NVIDIA driver")
 
     @pytest.mark.parametrize("visible", ["0", "0,1", "GPU-1234", "", "nonsense"])
     def test_visible_device_variables_have_no_effect_without_a_driver(
@@ -67,13 +74,6 @@ class TestWithoutDriver:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
         assert select_device("auto")[0].backend == "cpu"
-
-    def test_cuda_is_refused_with_the_fix(self) -> None:
-        code, said = select(without_driver(), "cuda")
-        assert code == 3
-        assert said.startswith("NVIDIA driver not")
-        assert "(libnvidia-ml.so.1: " in said
-        assert "install its driver" in said
 
     def test_gpubench_without_arguments_or_gpu_answers_a_popular_job(self) -> None:
         done = gpubench(without_driver())
@@ -84,11 +84,6 @@ class TestWithoutDriver:
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
         assert "For your own job: gpubench llama-3.1-8b --lora" in lines[-1]
         assert "libnvidia" not in done.stdout
-
-    def test_probe_lists_the_problem_and_the_cpu(self) -> None:
-        document = ask(without_driver())["probe"]
-        assert [d["backend"] for d in document["devices"]] == ["cpu"]
-        assert document["problems"][0]["what"].startswith("NVIDIA driver")
 
 
 def test_a_truncated_library_shows_the_loaders_message_and_the_path(tmp_path: Path) -> None:
@@ -233,8 +228,3 @@ def torch_folder(folder: Path, cuda: str | None) -> Path:
 def test_a_usable_gpu_is_chosen_without_importing_torch(fake_nvml, tmp_path: Path) -> None:
     environment = dict(fake_nvml("h200"), PYTHONPATH=str(torch_folder(tmp_path, cuda="13.0")))
     assert select(environment, "auto") == (0, "cuda | None")
-
-
-def test_the_cpu_can_always_be_selected() -> None:
-    device, said = select_device("cpu")
-    assert (device.backend, said) == ("cpu", None)

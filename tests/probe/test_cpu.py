@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 
 import pytest
 
-from gpubench.probe.host import CpuBackend, free_memory_bytes, memory_bytes, named_instructions
+from gpubench.probe.backend import BackendReport
+from gpubench.probe.host import AppleBackend, CpuBackend, free_memory_bytes, memory_bytes, named_instructions
 
 XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R)  Xeon(R)\nflags\t\t: fpu avx2 avx512f {}\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd sve {}\nCPU implementer\t: 0x41\n"
@@ -79,3 +82,45 @@ def test_free_memory_is_what_the_container_leaves_and_cached_files_count_as_free
     assert free_memory_bytes(tmp_path) == 424 << 20
     (groups / used).write_text(f"{2 << 30}\n")
     assert free_memory_bytes(tmp_path) == 0
+
+
+# --- the GPU of an Apple chip -------------------------------------------------------------------------------
+
+
+M2 = '{"SPDisplaysDataType": [{"_name": "Apple M2 Max", "sppci_model": "Apple M2 Max", "sppci_cores": "38"}]}'
+
+
+@pytest.fixture
+def mac(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def put(answer: str, status: int = 0) -> None:
+        command = tmp_path / "system_profiler"
+        command.write_text(f"#!/bin/sh\necho '{answer}'\nexit {status}\n")
+        command.chmod(0o755)
+
+    return put
+
+
+def test_an_apple_chip_is_described_by_the_system(mac) -> None:
+    mac(M2)
+    (gpu,) = AppleBackend().devices().devices
+    assert (gpu.backend, gpu.name, gpu.sm_count, gpu.unified_memory) == ("mps", "Apple M2 Max", 38, True)
+    assert set(gpu.unavailable) <= {"gpu_key"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [("", 0), ("{}", 0), ("[1]", 0), (M2, 1), ('{"SPDisplaysDataType": [{}]}', 0)]
+)
+def test_gpu_is_listed_even_if_the_system_reports_nothing_about_it(mac, answer: str, status: int) -> None:
+    mac(answer, status)
+    (gpu,) = AppleBackend().devices().devices
+    assert gpu.name is None
+    assert {"name", "sm_count"} <= set(gpu.unavailable)
+
+
+def test_apple_backend_finds_nothing_on_other_machines(mac, monkeypatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert AppleBackend().devices() == BackendReport()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from nvml.signatures import SIGNATURES, symbol_of
 
 from gpubench.errors import NoDeviceError
 from gpubench.probe import nvidia
-from gpubench.probe.nvml import event_names, tensor_core_precisions
+from gpubench.probe.nvml import Guard, HungCallError, tensor_core_precisions
 from gpubench.probe.probe import probe
 from gpubench.specs import find_spec
 
@@ -209,16 +211,6 @@ def test_tensor_core_formats_follow_from_the_compute_capability(
     assert tensor_core_precisions(capability, find_spec(name), name) == formats
 
 
-def test_unknown_clock_event_bits_stay_as_hexadecimal_and_idle_goes() -> None:
-    assert event_names(0x1) == ()
-    assert event_names(0x1 | 0x4 | 0x40 | 0x200 | 0x8000) == (
-        "sw_power_cap",
-        "hw_thermal_slowdown",
-        "0x200",
-        "0x8000",
-    )
-
-
 def test_a_dump_replays_to_the_same_profile(inside_nvml, tmp_path: Path) -> None:
     inside_nvml("h200")
     before = probe().devices[0]
@@ -246,12 +238,41 @@ def test_every_call_that_gpubench_makes_is_in_the_table_of_signatures(inside_nvm
     assert SONAME == "libnvidia-ml.so.1"
 
 
-def test_probing_imports_no_heavy_library(fake_nvml) -> None:
-    code = (
-        "import sys; from gpubench.probe.probe import probe; r = probe(); assert r.devices[0].name == 'NVIDIA H200';"
-        "print([m for m in ('torch', 'pandas', 'plotly', 'rich', 'scipy', 'numpy') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=fake_nvml("h200"), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+# --- driver calls on their own thread -----------------------------------------------------------------------
+
+
+def test_a_call_may_have_a_separate_limit() -> None:
+    guard = Guard(limit_s=1.0)
+
+    def work() -> str:
+        guard.begin("start", 30.0)
+        time.sleep(1.2)
+        return "started"
+
+    assert guard.call(work) == "started"
+    guard.close()
+
+
+def test_an_abandoned_thread_makes_no_more_calls_and_ends_when_its_call_returns() -> None:
+    guard, over, asked = Guard(limit_s=0.1), threading.Event(), []
+
+    def work() -> None:
+        guard.begin("stuck")
+        over.wait(30)
+        guard.begin("next")
+        asked.append("next")
+
+    with pytest.raises(HungCallError):
+        guard.call(work)
+    over.set()
+    assert guard._thread is not None
+    guard._thread.join(10)
+    assert not guard._thread.is_alive()
+    assert asked == []
+
+
+def test_an_error_of_the_work_reaches_the_caller() -> None:
+    guard = Guard()
+    with pytest.raises(ZeroDivisionError):
+        guard.call(lambda: 1 // 0)
+    guard.close()

@@ -8,8 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+from click.testing import CliRunner
 from command import gpubench
 from nvml.script import Fault, change, load_dump
+
+from gpubench.cli.app import app
+from gpubench.probe.probe import UNMEASURED
 
 
 def test_probe_json_has_its_documented_shape(fake_nvml) -> None:
@@ -126,7 +132,7 @@ def test_probe_starts_without_heavy_imports(fake_nvml) -> None:
         "from gpubench.cli.app import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
-        "heavy = [m for m in ('torch', 'pandas', 'plotly', 'scipy', 'rich') if m in sys.modules]\n"
+        "heavy = [m for m in ('torch', 'pandas', 'plotly', 'scipy', 'rich', 'numpy') if m in sys.modules]\n"
         "use = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(heavy, use.ru_utime + use.ru_stime < 0.6, file=sys.stderr)\n"
     )
@@ -134,3 +140,22 @@ def test_probe_starts_without_heavy_imports(fake_nvml) -> None:
         [sys.executable, "-c", code], env=fake_nvml("h200"), capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[] True"
+
+
+# --- processors without timings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", ["XPU", "MPS", "Jetson", "TPU", "Neural Compute Stick"])
+def test_unmeasured_hardware_is_listed_with_its_facts_and_reason(asked: str) -> None:
+    (row,) = (each for each in UNMEASURED if asked in each.name)
+    assert all((row.known, row.reason, row.source))
+    done = CliRunner().invoke(app, ["list", "--gpus", "--json"])
+    assert msgspec.json.decode(done.stdout)["unmeasured"] == msgspec.to_builtins(list(UNMEASURED))
+    told = CliRunner().invoke(app, ["list", "--gpus"], env={"COLUMNS": "200"}).stdout
+    assert row.name.split()[0] in told
+
+
+def test_two_lists_together_are_refused() -> None:
+    done = CliRunner().invoke(app, ["list", "--mlperf", "--gpus"])
+    assert done.exit_code != 0
+    assert "are different lists" in f"{done.output}{done.exception}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from gpubench.models import DeviceProfile
 from gpubench.probe import host
 from gpubench.probe.backend import bus_id
 from gpubench.probe.health import host_checks
-from gpubench.probe.nvidia import mask, module_version
+from gpubench.probe.nvidia import module_version
 from gpubench.probe.nvml import CLOCK_EVENTS, event_names
 from gpubench.probe.select import visible_devices
 
@@ -109,24 +108,6 @@ def test_a_bus_id_has_one_spelling(domain: int, bus: int, device: int, digits: i
 )
 def test_an_invalid_bus_id_is_unknown(text: str) -> None:
     assert bus_id(text) is None
-
-
-@given(st.uuids(), st.integers(1, 2**31))
-def test_no_identifier_survives_the_mask(uuid, pid: int) -> None:
-    calls = [
-        {"function": "nvmlDeviceGetUUID", "device": "0", "arguments": [], "code": 0, "value": f"GPU-{uuid}"},
-        {
-            "function": "nvmlDeviceGetComputeRunningProcesses",
-            "device": "0",
-            "arguments": [],
-            "code": 0,
-            "value": [{"pid": pid, "usedGpuMemory": 5}],
-        },
-    ]
-    masked = mask(calls)
-    if uuid.int:
-        assert str(uuid) not in json.dumps(masked)
-    assert masked[1]["value"][0]["pid"] == 1
 
 
 def test_cpu_quotas_of_both_cgroup_versions_are_read(tmp_path: Path) -> None:

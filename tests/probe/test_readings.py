@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from nvml.script import Fault, change, load_dump
+from nvml.script import Fault, change, load_dump, several
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvidia
 from gpubench.probe.backend import DeviceGoneError
-from gpubench.probe.probe import open_telemetry
+from gpubench.probe.probe import GpuGroup, open_telemetry
 
 
 def first_gpu() -> DeviceProfile:
@@ -82,12 +82,6 @@ def test_the_time_with_clocks_reduced_by_a_policy_is_in_seconds(inside_nvml) -> 
         assert "held_clocks_s.reliability" in line._fields.unavailable
 
 
-def test_driver_without_violation_counters_gives_no_reduced_clock_times(inside_nvml) -> None:
-    inside_nvml("h200")
-    with open_telemetry(nvidia_profile()) as line:
-        assert line.held_clocks_s() == {}
-
-
 @pytest.mark.parametrize("code", [2, 3, 4, 15, 27, 999])
 def test_a_refused_reading_is_none_with_its_reason(inside_nvml, code: int) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
@@ -98,8 +92,8 @@ def test_a_refused_reading_is_none_with_its_reason(inside_nvml, code: int) -> No
         assert line._fields.unavailable["power_w"].startswith("nvmlDeviceGetPowerUsage")
 
 
-def nvidia_profile() -> DeviceProfile:
-    return DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)
+def nvidia_profile(index: int = 0) -> DeviceProfile:
+    return DeviceProfile(backend="cuda", name="NVIDIA H200", index=index)
 
 
 def test_a_call_that_hangs_drops_the_source_and_the_run_continues(inside_nvml) -> None:
@@ -203,9 +197,8 @@ def test_only_compute_processes_are_listed(inside_nvml) -> None:
 
 def test_a_device_that_is_gone_is_an_error(inside_nvml) -> None:
     inside_nvml("h200")
-    gone = DeviceProfile(backend="cuda", name="NVIDIA H200", index=3)
     with pytest.raises(NoDeviceError, match="GPU 3"):
-        open_telemetry(gone)
+        open_telemetry(nvidia_profile(3))
 
 
 def test_a_cpu_has_no_telemetry() -> None:
@@ -214,3 +207,65 @@ def test_a_cpu_has_no_telemetry() -> None:
         assert line.sample() == Reading()
         assert (line.energy_j(), line.compute_pids(), line.ecc_uncorrected()) == (None,) * 3
         assert line.compute_mode() is None
+
+
+# --- several GPUs as one ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(inside_nvml):
+    """Two GPUs; the second is hotter and slower, and heat holds its clock down."""
+
+    def put(faults=()) -> None:
+        first = load_dump("h200")
+        answers = (
+            ("nvmlDeviceGetPowerUsage", 300_000, ()),
+            ("nvmlDeviceGetTemperature", 81, (0,)),
+            ("nvmlDeviceGetClockInfo", 1200, (1,)),
+            ("nvmlDeviceGetCurrentClocksEventReasons", 0x20, ()),
+            ("nvmlDeviceGetTotalEnergyConsumption", 1_000_000, ()),
+        )
+        second = load_dump("h200")
+        for function, value, arguments in answers:
+            second = change(second, function, value, arguments=arguments)
+        inside_nvml(several([first, second]), faults=faults)
+
+    return put
+
+
+def test_power_draw_adds_up_and_the_slowest_clock_counts(pair) -> None:
+    pair()
+    with GpuGroup((nvidia_profile(0), nvidia_profile(1))) as both:
+        assert both.source == "nvml"
+        seen = both.sample()
+        assert seen.power_w == pytest.approx(127.598 + 300)
+        assert (seen.temperature_c, seen.sm_clock_hz, seen.memory_clock_hz) == (81, 1.2e9, 3.201e9)
+        assert seen.clock_event_reasons == ("sw_thermal_slowdown",)
+        assert seen.idle is True  # because the first GPU is
+        assert both.energy_j() == pytest.approx(2180.012 + 1000)
+        assert both.held_clocks_s() == {}
+
+
+def test_a_value_missing_from_one_gpu_is_unknown_for_all(pair) -> None:
+    refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption")
+    pair(faults=[Fault(function, code=3, device="1") for function in refused])
+    with GpuGroup((nvidia_profile(0), nvidia_profile(1))) as both:
+        seen = both.sample()
+        assert (seen.power_w, both.energy_j()) == (None, None)
+        assert seen.sm_clock_hz == 1.2e9
+
+
+def test_one_lost_gpu_fails_the_job(pair) -> None:
+    pair()
+    with GpuGroup((nvidia_profile(0), nvidia_profile(1))) as both:
+        assert both.fault is None
+    pair(faults=[Fault("nvmlDeviceGetPowerUsage", code=15, device="1")])
+    with GpuGroup((nvidia_profile(0), nvidia_profile(1))) as both:
+        both.sample()
+        assert both.fault == "gpu_lost"
+
+
+def test_group_telemetry_is_off_if_one_gpu_reports_nothing(pair) -> None:
+    pair(faults=[Fault("*", code=3, device="1")])
+    with GpuGroup((nvidia_profile(0), nvidia_profile(1))) as both:
+        assert both.source == "none"

@@ -62,14 +62,24 @@ def test_the_visible_devices_are_selected_in_their_order(
     assert select_device("auto")[0].index == chosen[0]
 
 
+MISSING = "names no GPU of this machine, which has GPUs 0 to 3; give"
+
+
 @pytest.mark.parametrize(
-    "visible", ["0,0", f"0,{UUIDS[0]}", "4", "GPU-9", "GPU-3333", "junk", "0,,1", "GPU-", "0x1", "9" * 5000]
+    ("visible", "said"),
+    [
+        ("4", f": '4' {MISSING}"),
+        ("GPU-9", f": 'GPU-9' {MISSING}"),
+        ("GPU-3333", ": 'GPU-3333' matches several GPUs; give"),
+        *((visible, "") for visible in ("0,0", f"0,{UUIDS[0]}", "junk", "0,,1", "GPU-", "0x1", "9" * 5000)),
+    ],
 )
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_invalid_visible_devices_entry_is_an_error(four, visible: str, device: str) -> None:
+def test_invalid_visible_devices_entry_is_an_error(four, visible: str, said: str, device: str) -> None:
     four(visible)
-    with pytest.raises(MisuseError, match="CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(MisuseError) as refused:
         select_device(device)
+    assert str(refused.value).startswith(f"CUDA_VISIBLE_DEVICES{said}")
 
 
 @pytest.mark.parametrize("visible", ["2,1,", "2,1, "])
@@ -96,21 +106,6 @@ def test_a_job_without_a_gpu_from_its_scheduler_measures_on_the_cpu_and_says_so(
     assert said.startswith(f"CUDA_VISIBLE_DEVICES={visible.strip()} (the scheduler")
     with pytest.raises(NoDeviceError, match="the scheduler gave"):
         select_device("cuda")
-
-
-@pytest.mark.parametrize(
-    ("visible", "said"),
-    [
-        ("4", "CUDA_VISIBLE_DEVICES: '4' names no GPU of this machine, which has GPUs 0 to 3; give"),
-        ("GPU-9", "CUDA_VISIBLE_DEVICES: 'GPU-9' names no GPU of this machine, which has GPUs 0 to 3; give"),
-        ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' matches several GPUs; give"),
-    ],
-)
-def test_missing_visible_device_is_reported_with_the_existing_ones(four, visible: str, said: str) -> None:
-    four(visible)
-    with pytest.raises(MisuseError) as refused:
-        select_device("cuda")
-    assert str(refused.value).startswith(said)
 
 
 def lose(index: int) -> list[Fault]:

@@ -21,7 +21,8 @@ from gpubench.measure import checks, guards, loop, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
-from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.measure.step import Work, move
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 from gpubench.probe import torch_view
 from gpubench.probe.probe import probe
 from gpubench.workload import Task
@@ -98,6 +99,11 @@ class Gpu:
         self.desk.tasks[(name, asked.batch_size, asked.recipe)] = built
         return asked
 
+    def work(self, name: str, built: Task | None = None, **changes: Any) -> Work:
+        """Move the task of a case to the device."""
+        case = self.case(name, built, **changes)
+        return move(self.desk.tasks[(name, case.batch_size, case.recipe)], case, self.desk.hardware.device)
+
     def measure(self, name: str, built: Task | None = None, **changes: Any) -> CaseDone:
         """Measure a case as the child does, from request to record."""
         case = self.case(name, built, **changes)
@@ -105,6 +111,12 @@ class Gpu:
             return measure_case(MeasureCase(reference=name, case=case, launch=0), self.desk)
         finally:
             self.desk.tasks.clear()
+
+
+def step_s(done: CaseDone) -> float:
+    """Return the mean time of a step of a sound case."""
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,7 @@ ANY_MODEL = [precision for precision in Precision if precision.facts.only is Non
 
 
 def work_of(gpu, name="cnn", built=None, **changes):
-    case = gpu.case(name, built, **({"execution": Execution.GRAPH} | changes))
-    return move(gpu.desk.tasks[(name, case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
+    return gpu.work(name, built, **({"execution": Execution.GRAPH} | changes))
 
 
 def first_steps(work, count=2):
@@ -88,28 +87,6 @@ def test_a_capture_waits_for_its_warm_up_and_leaves_no_race(gpu):
     for index in range(6):
         advance(index)
     assert torch.isfinite(advance(0)).item()
-
-
-def test_a_capture_leaves_parameters_and_random_numbers_as_they_were(gpu):
-    work = work_of(gpu, "stacked_lstm")
-    first_steps(work, 5)
-    gpu.desk.hardware.clock().synchronize()
-    before = [p.detach().clone() for p in work.model.parameters()]
-    state = gpu.device.random_state.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(torch.cuda.Stream()) as _:
-        torch.cuda.current_stream().wait_stream(gpu.machine.default)
-        work.step(0)
-    torch.cuda.synchronize()
-    after_one = [p.detach().clone() for p in work.model.parameters()]
-    work.optimizer.zero_grad(set_to_none=True)
-    drawn = gpu.device.random_state.clone()
-    with torch.cuda.graph(graph):
-        work.step(0)
-    assert not torch.equal(state, drawn)
-    assert torch.equal(drawn, gpu.device.random_state)
-    assert any(not torch.equal(a, b) for a, b in zip(before, after_one, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(after_one, work.model.parameters(), strict=True))
 
 
 # --- the time of a step -------------------------------------------------------------------------------------

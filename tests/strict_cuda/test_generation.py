@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpubench.measure.guards import prepare
-from gpubench.measure.step import Generation, move
+from gpubench.measure.step import Generation
 from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
@@ -22,15 +22,8 @@ LAUNCH_BOUND_S = 2.5e-6
 
 
 def work_of(gpu, execution=Execution.GRAPH):
-    case = gpu.case(
-        "llama_8b",
-        precision=Precision.FP32,
-        execution=execution,
-        task=TaskKind.INFER,
-        batch_size=2,
-        **RECIPE.fields,
-    )
-    return move(gpu.desk.tasks[("llama_8b", case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
+    asked = {"execution": execution, "task": TaskKind.INFER, "batch_size": 2}
+    return gpu.work("llama_8b", precision=Precision.FP32, **asked, **RECIPE.fields)
 
 
 def kernels(gpu, work) -> int:

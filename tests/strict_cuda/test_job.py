@@ -17,10 +17,9 @@ from torch import distributed
 from gpubench.discovery import load_workload
 from gpubench.measure import micro
 from gpubench.measure.messages import STORE_VARIABLE, Place, Setup
-from gpubench.measure.step import move
 from gpubench.measure.team import AllReduce, Steps, Team, _run_block, _sum_up, open_store, share
 from gpubench.models import FindingKind, ParallelMode, Precision, Status
-from strict_cuda.conftest import BRIEF
+from strict_cuda.conftest import BRIEF, step_s
 from strict_cuda.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("in_little")
@@ -62,11 +61,6 @@ def team(gpu, tmp_path, monkeypatch):
     open_store.cache_clear()
 
 
-def step_s(done) -> float:
-    assert (done.status, done.reason) == (Status.OK, None), done.traceback
-    return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
-
-
 # --- steps --------------------------------------------------------------------------------------------------
 
 
@@ -81,8 +75,7 @@ def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch,
     path = tmp_path / "mine.py"
     path.write_text(HEAD + pair(init="pass" if used else "self.spare = nn.Linear(8, 4)"), encoding="utf-8")
     task = load_workload(str(path)).build(4, 0)
-    case = gpu.case("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP)
-    work = share(move(task, case, gpu.desk.hardware.device))
+    work = share(gpu.work("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP))
     assert work.model.find_unused_parameters is not used
     assert all(p.grad is None for p in work.model.parameters())
     done = gpu.measure("mine.py", task, gpu_count=2, parallel_mode=ParallelMode.DDP)
@@ -122,8 +115,7 @@ def test_multi_gpu_job_runs_in_fp8_replicated_and_sharded(gpu, team, kernels, mo
 
 
 def test_peer_processes_run_the_announced_steps_and_synchronize(gpu, team):
-    case = gpu.case("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
-    work = share(move(gpu.desk.tasks[("cnn", case.batch_size, case.recipe)], case, gpu.desk.hardware.device))
+    work = share(gpu.work("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP))
     _run_block(work, Steps(first=0, count=2), gpu.desk.hardware)
     began_s = time.perf_counter()
     _run_block(work, Steps(first=2, count=3), gpu.desk.hardware)

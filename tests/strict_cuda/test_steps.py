@@ -12,9 +12,8 @@ from gpubench.measure import guards
 from gpubench.measure.guards import prepare
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Ready
-from gpubench.measure.step import move
 from gpubench.models import Execution, Precision, Status, TaskKind
-from strict_cuda.conftest import KERNEL_S
+from strict_cuda.conftest import KERNEL_S, step_s
 from strict_cuda.machine import Machine
 from strict_cuda.models import acting, task
 from strict_cuda.tensors import WORKSPACE_BYTES
@@ -23,19 +22,9 @@ LAUNCH_BOUND = 2.5e-6
 """A kernel that runs for half of its launch time."""
 
 
-def work_of(gpu, built, **changes):
-    case = gpu.case("own", built, **changes)
-    return move(gpu.desk.tasks[("own", case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
-
-
 def wide(layers=4, side=1024):
     """Make a task with 4 MiB of weights per layer and almost no activations."""
     return task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side)
-
-
-def step_s(done) -> float:
-    assert (done.status, done.reason) == (Status.OK, None), done.traceback
-    return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
 
 
 # --- rounds -------------------------------------------------------------------------------------------------
@@ -44,7 +33,7 @@ def step_s(done) -> float:
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_round_waits_for_the_device_only_at_its_edges(gpu, steps):
     """A round waits once before, once after, and once for the loss, whatever the number of steps."""
-    work = work_of(gpu, acting(lambda out: None))
+    work = gpu.work("own", acting(lambda out: None))
     loop = Loop(
         advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)
     )
@@ -65,7 +54,7 @@ def test_graph_removes_launch_overhead_from_steps(make_gpu):
 
 
 def test_issue_times_begin_with_an_idle_device(gpu):
-    work = work_of(gpu, acting(lambda out: None))
+    work = gpu.work("own", acting(lambda out: None))
     for index in range(2):
         work.step(index)
     gpu.desk.clock().synchronize()
@@ -91,7 +80,7 @@ def test_images_are_channels_last_in_every_step_of_such_a_case(gpu):
             return super().forward(images)
 
     net = nn.Sequential(Looking(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 4))
-    work = work_of(gpu, task(net, 3, 8, 8), precision=Precision.TF32)
+    work = gpu.work("own", task(net, 3, 8, 8), precision=Precision.TF32)
     work.step(0)
     assert layouts == {True}
 
@@ -141,7 +130,7 @@ def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
     """Weights, running statistics, moments and the gradient scale are unchanged."""
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
     built = task(model, 8, optimizer=optimizer)
-    work = work_of(gpu, built, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
+    work = gpu.work("own", built, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
     for index in range(3):
         work.step(index)
     advance = prepare(work)

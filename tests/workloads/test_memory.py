@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from memory_cases import BY_BYTES, GPT, case_of, trace_step, traced_bytes, traced_peak_bytes
+from memory_cases import BY_BYTES, GPT, case_of, own_workload, trace_step, traced_bytes, traced_peak_bytes
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
@@ -193,18 +193,18 @@ CONTROLS = [  # GiB, counted once by another program of this kind, which gave LS
 ]
 
 
+def _step_bytes(profile: WorkloadProfile, batch: int, precision: Precision) -> float:
+    """The predicted peak of a training step, without cuBLAS's workspaces."""
+    case = case_of(profile, TaskKind.TRAIN, precision, batch)
+    return planned_peak_bytes(profile, case) - WORKSPACE_BYTES
+
+
 @pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
 def test_the_shipped_memory_lines_match_the_control_figures(
     name: str, batch: int, is_amp: bool, gib: float
 ) -> None:
     """BERT's control counts two bytes where CUDA's dropout keeps a mask of one byte: 0.24 GiB."""
-    precision = Precision.AMP_BF16 if is_amp else Precision.FP32
-    peak = (
-        planned_peak_bytes(
-            load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
-        )
-        - WORKSPACE_BYTES
-    )
+    peak = _step_bytes(load_profiles()[name], batch, Precision.AMP_BF16 if is_amp else Precision.FP32)
     assert peak / GIB == pytest.approx(gib, rel=0.045 if name == "bert_base" else 0.015)
 
 
@@ -214,13 +214,7 @@ def test_a_trace_at_full_size_lies_on_the_shipped_lines(
     name: str, batch: int, is_amp: bool, gib: float
 ) -> None:
     del gib
-    precision = Precision.AMP_BF16 if is_amp else Precision.FP32
-    told = (
-        planned_peak_bytes(
-            load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
-        )
-        - WORKSPACE_BYTES
-    )
+    told = _step_bytes(load_profiles()[name], batch, Precision.AMP_BF16 if is_amp else Precision.FP32)
     workload = load_workload(name)
     traced = traced_peak_bytes(workload.build, batch, TaskKind.TRAIN, is_amp=is_amp)
     assert told == pytest.approx(traced, rel=0.002)
@@ -229,8 +223,7 @@ def test_a_trace_at_full_size_lies_on_the_shipped_lines(
 def test_a_language_model_needs_its_logits_in_float32() -> None:
     """By hand 15.5 GB: weights, state, layers, and a matrix of logits in half precision and two in float32."""
     profile = load_profiles()["transformer"]
-    peak = planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
-    assert peak - WORKSPACE_BYTES == pytest.approx(15.5e9, rel=0.01)
+    assert _step_bytes(profile, 16, Precision.AMP_BF16) == pytest.approx(15.5e9, rel=0.01)
     batch = largest_batch(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 1), card(24))
     assert 14 <= batch < 20, "not 36, which needs 40 GB"
 
@@ -254,12 +247,9 @@ def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
 
     def build(batch_size: int, _seed: int) -> Task:
         layers = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2)))
-        return Task(
-            model=layers, batches=((torch.randn(batch_size, 4, 16), torch.zeros(batch_size)),),
-            loss=lambda outputs, _: outputs.float().square().mean(), optimizer=torch.optim.SGD,
-        )  # fmt: skip
+        return _task_of(layers, (torch.randn(batch_size, 4, 16), torch.zeros(batch_size)), _mean_square)
 
-    workload = replace(_own(Pairs), build=build)
+    workload = _own(build=build)
     asked = Asked(fields={"checkpointing": "full"}, optional=("checkpointing",), precisions=("bf16",))
     requested = asked.requested(workload)
     wanted = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
@@ -271,15 +261,45 @@ def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
 # --- tensors that a GPU keeps -------------------------------------------------------------------------------
 
 
+def _task_of(model: nn.Module, batch: Any, loss: Any = nn.functional.mse_loss) -> Task:
+    """A task with one batch; by default its targets are its inputs."""
+    pair = batch if isinstance(batch, tuple) else (batch, batch)
+    return Task(model=model, batches=(pair,), loss=loss, optimizer=torch.optim.SGD)
+
+
+def _mean_square(outputs: torch.Tensor, _: Any) -> torch.Tensor:
+    return outputs.float().square().mean()
+
+
+def _own(
+    model: Callable[[], nn.Module] | None = None, build: Callable[[int, int], Task] | None = None
+) -> Workload:
+    """A workload of 64 numbers in each sample, or with its own build."""
+
+    def of_64(batch_size: int, _seed: int) -> Task:
+        assert model is not None
+        return _task_of(model(), (torch.randn(batch_size, 64), torch.arange(batch_size)), _mean_square)
+
+    return own_workload(build or of_64, 64)
+
+
+def _need(
+    name: str,
+    precision: Precision = Precision.FP32,
+    batch: int = 64,
+    on: CardClass = CardClass.HBM,
+    **others: Any,
+) -> MemoryNeed:
+    """What a training step of a standard workload needs; ``measured`` and ``accumulate`` may be given, too."""
+    given = {key: others.pop(key) for key in ("measured", "accumulate") if key in others}
+    profile = load_profiles()[name]
+    return need_of(profile, case_of(profile, TaskKind.TRAIN, precision, batch, **others), on, **given)
+
+
 def _peak(model: Callable[[], nn.Module], shape: tuple[int, ...], *, is_amp: bool = True) -> int:
     def build(batch_size: int, _seed: int) -> Task:
-        inputs = torch.randn(batch_size, *shape)
-        return Task(
-            model=model(),
-            batches=((inputs, torch.zeros(())),),
-            loss=lambda outputs, _: outputs.float().mean(),
-            optimizer=torch.optim.SGD,
-        )
+        batch = torch.randn(batch_size, *shape), torch.zeros(())
+        return _task_of(model(), batch, lambda outputs, _: outputs.float().mean())
 
     return traced_peak_bytes(build, 8, TaskKind.TRAIN, is_amp=is_amp)
 
@@ -304,11 +324,10 @@ def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autoca
     def build(batch_size: int, _seed: int) -> Task:
         scores, words = torch.randn(batch_size, 4), torch.zeros(batch_size, dtype=torch.int64)
         model = nn.Linear(4, 100_000, bias=False)
-        loss = nn.functional.cross_entropy
-        return Task(model=model, batches=((scores, words),), loss=loss, optimizer=torch.optim.SGD)
+        return _task_of(model, (scores, words), nn.functional.cross_entropy)
 
     def traced(keeps: bool) -> float:
-        step = trace_step(replace(_own(Pairs), build=build), TaskKind.TRAIN, is_amp=True)
+        step = trace_step(_own(build=build), TaskKind.TRAIN, is_amp=True)
         return (step.keeping if keeps else step).lines[-1].bytes_per_sample
 
     assert traced(keeps=False) / 100_000 == pytest.approx(10, rel=0.001)
@@ -325,9 +344,7 @@ def test_rms_norm_keeps_its_input_and_no_normed_values() -> None:
         model = nn.Sequential(nn.Linear(64, 64), *(nn.RMSNorm(64) for _ in range(norms)))
         batch = torch.randn(8, 64, requires_grad=True)
         with FakeTensorMode(allow_non_fake_inputs=True), cuda_rules():
-            task = Task(
-                model=model, batches=((batch, batch),), loss=nn.functional.mse_loss, optimizer=torch.optim.SGD
-            )
+            task = _task_of(model, batch)
             return step_trace(task, with_state(task, {}), is_amp=False).saved
 
     assert kept(12) - kept(2) == 10 * 8 * (64 + 1) * 4
@@ -466,19 +483,6 @@ class UpTo(nn.Module):
         return self.layer(x)
 
 
-def _own(model: Callable[[], nn.Module]) -> Workload:
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=model(), batches=((torch.randn(batch_size, 64), torch.arange(batch_size)),),
-            loss=lambda outputs, _: outputs.float().square().mean(), optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    return Workload(
-        name="own", version=1, sample_unit="x", sample_shape=(64,), batches=(2,), is_image=False,
-        source="test", build=build,
-    )  # fmt: skip
-
-
 class LookedAtPairs(Pairs):
     """Pairs with a check of the input's bytes, which no trace can follow."""
 
@@ -578,12 +582,9 @@ def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
     def build(batch_size: int, _seed: int) -> Task:
         asked.append(batch_size)
         inputs = torch.from_numpy(np.zeros((batch_size, 250_000), dtype="float32"))
-        return Task(
-            model=nn.Linear(250_000, 1), batches=((inputs, inputs[:, :1]),), loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
+        return _task_of(nn.Linear(250_000, 1), (inputs, inputs[:, :1]))
 
-    steps = trace_memory(replace(_own(Pairs), build=build), 0.5)
+    steps = trace_memory(_own(build=build), 0.5)
     assert {step.largest_traced for step in steps} <= {64, 16, 4}
     assert max(asked) <= 64, "a megabyte each"
 
@@ -693,13 +694,7 @@ def test_selective_checkpointing_keeps_attention_and_every_second_product() -> N
             return x
 
     def saved(layers: int, how: Checkpointing) -> float:
-        workload = Workload(
-            name="deep", version=1, sample_unit="x", sample_shape=(1024, 64), batches=(2,), is_image=False,
-            source="test", build=lambda n, _: Task(
-                model=Deep(layers), batches=((torch.randn(n, 1024, 64),) * 2,), loss=nn.functional.mse_loss,
-                optimizer=torch.optim.SGD,
-            ),
-        )  # fmt: skip
+        workload = _own(build=lambda n, _: _task_of(Deep(layers), torch.randn(n, 1024, 64)))
         step = trace_step(workload, TaskKind.TRAIN, is_amp=False, recipe=Recipe(checkpointing=how))
         assert step.saved is not None
         return step.saved.bytes_per_sample
@@ -734,11 +729,7 @@ def test_weights_in_half_precision_halve_everything_that_follows_from_them() -> 
 def _on(
     count: int, mode: ParallelMode, name: str = "transformer", batch: int = 1, **others: Any
 ) -> MemoryNeed:
-    profile = load_profiles()[name]
-    case = case_of(
-        profile, TaskKind.TRAIN, Precision.AMP_BF16, batch, gpu_count=count, parallel_mode=mode, **others
-    )
-    return need_of(profile, case, CardClass.HBM)
+    return _need(name, Precision.AMP_BF16, batch, gpu_count=count, parallel_mode=mode, **others)
 
 
 def test_data_parallel_gpus_have_a_second_copy_of_the_gradients() -> None:
@@ -954,26 +945,15 @@ def test_each_measured_memory_figure_replaces_its_predicted_one() -> None:
     assert there.device.low < there.device.value < there.device.high
     apart = need_of(profile, case, CardClass.HBM, measured=msgspec.structs.replace(measured, same_card=False))
     assert apart.device.low < 8 * GIB < apart.device.high < 9 * GIB
-    without = need_of(
-        profile,
-        case,
-        CardClass.HBM,
-        measured=MeasuredMemory(allocated_bytes=6.5 * GIB, reserved_bytes=7 * GIB),
-    )
+    read = MeasuredMemory(allocated_bytes=6.5 * GIB, reserved_bytes=7 * GIB)
+    without = need_of(profile, case, CardClass.HBM, measured=read)
     assert without.device.low > 7 * GIB
 
 
 def test_cache_measured_with_a_peak_is_not_a_need() -> None:
     """An H100 measured 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken free memory."""
-    profile = load_profiles()["vgg16"]
-    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
-    read = MeasuredMemory(
-        allocated_bytes=7.8 * GIB,
-        reserved_bytes=13.6 * GIB,
-        device_bytes=14.5 * GIB,
-        card_class=CardClass.HBM,
-    )
-    need = need_of(profile, case, CardClass.HBM, measured=read)
+    sizes = {"allocated_bytes": 7.8 * GIB, "reserved_bytes": 13.6 * GIB, "device_bytes": 14.5 * GIB}
+    need = _need("vgg16", measured=MeasuredMemory(**sizes, card_class=CardClass.HBM))
     assert need.reserved.high < 9.2 * GIB
     assert need.device.high < 11.2 * GIB
 
@@ -983,25 +963,19 @@ def test_strict_fp32_convolution_workspace_counts_as_a_memory_need() -> None:
 
     TF32 and layers without convolutions need no such workspace.
     """
-    profile = load_profiles()["vgg16"]
-    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
-    told = need_of(profile, case, CardClass.HBM)
+    told = _need("vgg16")
     assert told.allocated.value == pytest.approx(7989 * MIB, rel=0.03)
     assert told.allocated.low < told.allocated.value < told.allocated.high
     assert 1.8 * GIB < told.algorithm_bytes < 2 * GIB
-    plain = msgspec.structs.replace(case, precision=Precision.TF32)
-    without = need_of(profile, plain, CardClass.HBM)
+    without = _need("vgg16", Precision.TF32)
     assert without.algorithm_bytes == 0
     for figure in ("allocated", "reserved", "device"):
         one, two = getattr(told, figure), getattr(without, figure)
         assert one.high - two.high == pytest.approx(told.algorithm_bytes)
         assert one.value - two.value == pytest.approx(told.algorithm_bytes / 1.25)
-    bert = load_profiles()["bert_base"]
-    assert (
-        need_of(bert, case_of(bert, TaskKind.TRAIN, Precision.FP32, 64), CardClass.HBM).algorithm_bytes == 0
-    )
+    assert _need("bert_base").algorithm_bytes == 0
     read = MeasuredMemory(allocated_bytes=7989 * MIB, card_class=CardClass.HBM, same_card=False)
-    elsewhere = need_of(profile, case, CardClass.HBM, measured=read)
+    elsewhere = _need("vgg16", measured=read)
     assert elsewhere.allocated.value == 7989 * MIB, "memory measured on that card is needed on this one"
     assert elsewhere.algorithm_bytes == 0, "the measurement includes what cuDNN took"
 
@@ -1026,15 +1000,8 @@ def test_cublas_keeps_a_workspace_for_each_thread_with_products(card_class: Card
 
 
 def test_a_measured_peak_replaces_the_model() -> None:
-    profile = load_profiles()["resnet50"]
     traced, measured = (
-        need_of(
-            profile,
-            case_of(profile, TaskKind.TRAIN, Precision.FP32, 64),
-            CardClass.HBM,
-            measured=None if peak is None else MeasuredMemory(allocated_bytes=peak),
-        )
-        for peak in (None, 12 * GIB)
+        _need("resnet50", measured=read) for read in (None, MeasuredMemory(allocated_bytes=12 * GIB))
     )
     assert traced.device.high < 12 * GIB < measured.device.low
     widths = [need.device.high / need.device.value for need in (traced, measured)]
@@ -1094,17 +1061,14 @@ def test_a_step_that_fits_only_eagerly_is_reported_so() -> None:
 
 
 def test_eager_peak_says_nothing_about_pinned_graph_memory() -> None:
-    profile = load_profiles()["transformer"]
-    graph = case_of(profile, TaskKind.TRAIN, Precision.FP32, 8, execution=Execution.GRAPH)
-    read = MeasuredMemory(
-        allocated_bytes=10_865 * MIB,
-        reserved_bytes=15_014 * MIB,
-        device_bytes=17_447 * MIB,
-        card_class=CardClass.HBM,
+    sizes = {
+        "allocated_bytes": 10_865 * MIB, "reserved_bytes": 15_014 * MIB, "device_bytes": 17_447 * MIB,
+    }  # fmt: skip
+    reads = (
+        MeasuredMemory(**sizes, card_class=CardClass.HBM, in_graph=is_graph) for is_graph in (False, True)
     )
     of_eager, of_graph = (
-        need_of(profile, graph, CardClass.HBM, measured=msgspec.structs.replace(read, in_graph=in_graph))
-        for in_graph in (False, True)
+        _need("transformer", batch=8, execution=Execution.GRAPH, measured=read) for read in reads
     )
     assert of_graph.reserved == Interval(*[15_014.0 * MIB] * 3)
     transient = of_eager.reserved.high - of_eager.reserved.low
@@ -1117,11 +1081,8 @@ def test_eager_peak_says_nothing_about_pinned_graph_memory() -> None:
 
 
 def test_a_compiled_step_may_need_less_than_the_eager_one_that_was_traced() -> None:
-    profile = load_profiles()["transformer"]
     eager, compiled = (
-        need_of(
-            profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8, execution=how), CardClass.HBM
-        )
+        _need("transformer", Precision.AMP_BF16, 8, execution=how)
         for how in (Execution.EAGER, Execution.COMPILE)
     )
     assert compiled.reserved.low == pytest.approx(COMPILED_LEAST * eager.reserved.low)
@@ -1131,14 +1092,7 @@ def test_a_compiled_step_may_need_less_than_the_eager_one_that_was_traced() -> N
 
 def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
     """VGG16 has 553 MB of weights and as much of gradients and momentum; frozen layers have neither."""
-    parts = {
-        name: need_of(
-            load_profiles()[name],
-            case_of(load_profiles()[name], TaskKind.TRAIN, Precision.FP32, 1),
-            CardClass.HBM,
-        ).parts
-        for name in ("vgg16", "vgg16_transfer")
-    }
+    parts = {name: _need(name, batch=1).parts for name in ("vgg16", "vgg16_transfer")}
     weights = 4 * load_profiles()["vgg16"].parameters
     assert parts["vgg16"].weights_bytes == pytest.approx(weights, rel=1e-3)
     assert parts["vgg16"].optimizer_bytes == pytest.approx(weights, rel=1e-3)
@@ -1148,13 +1102,7 @@ def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
 
     def build(batch_size: int, _seed: int) -> Task:
         model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000))
-        batch = torch.randn(batch_size, 1000)
-        return Task(
-            model=model,
-            batches=((batch, batch),),
-            loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )
+        return _task_of(model, torch.randn(batch_size, 1000))
 
     once, kept = (
         traced_peak_bytes(build, 4000, TaskKind.TRAIN, is_amp=False, keep_gradients=k) for k in (False, True)
@@ -1164,13 +1112,7 @@ def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
 
 def test_kept_gradients_do_not_count_as_saved_activations() -> None:
     def saved_bytes(*, keep_gradients: bool) -> int:
-        inputs = torch.zeros(8, 10)
-        task = Task(
-            model=nn.Linear(10, 10),
-            batches=((inputs, inputs),),
-            loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )
+        task = _task_of(nn.Linear(10, 10), torch.zeros(8, 10))
         return step_trace(task, with_state(task, {}), is_amp=False, keep_gradients=keep_gradients).saved
 
     assert saved_bytes(keep_gradients=True) == saved_bytes(keep_gradients=False)
@@ -1290,16 +1232,7 @@ class _Routed(nn.Module):
 
 
 def _routed(wait: Callable[[int], None]) -> Workload:
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=_Routed(wait), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    return Workload(
-        name="routed", version=1, sample_unit="x", sample_shape=(8,), batches=(2,), is_image=False,
-        source="test", build=build,
-    )  # fmt: skip
+    return _own(build=lambda batch_size, _: _task_of(_Routed(wait), torch.randn(batch_size, 8)))
 
 
 def test_an_expert_with_fewer_samples_in_a_larger_batch_is_no_contradiction() -> None:
@@ -1346,13 +1279,8 @@ def test_a_slow_step_with_conditions_that_add_no_products_is_traced_with_all_of_
         (rows,) = torch.where(near.any(1))
         return out[near].square().sum() + out[rows].sum()
 
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=nn.Linear(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    told = trace_workload(replace(_routed(lambda _: None), build=build), 0, on_cpu_s=0.0)
+    own = _own(build=lambda batch_size, _: _task_of(nn.Linear(8, 8), torch.randn(batch_size, 8), loss))
+    told = trace_workload(own, 0, on_cpu_s=0.0)
     assert "took too long" in (told.why_on_cpu or "")
     assert told.profile.train_flops_per_sample == 2 * 2 * 8 * 8
 
@@ -1368,13 +1296,7 @@ def test_a_step_too_slow_for_the_cpu_does_not_run_there_again(monkeypatch: pytes
             out = super().forward(x)
             return out if out.sum() < 9e9 else x
 
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=Slow(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    workload = replace(_routed(lambda _: None), build=build)
+    workload = _own(build=lambda batch_size, _: _task_of(Slow(8, 8), torch.randn(batch_size, 8)))
     traced = trace_workload(workload, 0, on_cpu_s=50.0)
     assert "took too long" in (traced.why_on_cpu or "")
     assert spent_s == [100.0]
@@ -1385,13 +1307,8 @@ def test_a_cpu_without_memory_says_nothing_about_autocast() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise MemoryError
 
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=Large(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    assert why_no_amp(replace(_routed(lambda _: None), build=build)) is None
+    own = _own(build=lambda batch_size, _: _task_of(Large(8, 8), torch.randn(batch_size, 8)))
+    assert why_no_amp(own) is None
 
 
 def test_different_operators_at_another_batch_leave_one_line_through_the_peaks() -> None:
@@ -1405,24 +1322,12 @@ def test_different_operators_at_another_batch_leave_one_line_through_the_peaks()
                 x = self.layer(x)
             return x
 
-    def build(batch_size: int, _seed: int) -> Task:
-        return Task(
-            model=Odd(), batches=((torch.randn(batch_size, 1000),) * 2,), loss=nn.functional.mse_loss,
-            optimizer=torch.optim.SGD,
-        )  # fmt: skip
-
-    workload = Workload(
-        name="odd", version=1, sample_unit="x", sample_shape=(1000,), batches=(2,), is_image=False,
-        source="test", build=build,
-    )  # fmt: skip
+    workload = _own(build=lambda batch_size, _: _task_of(Odd(), torch.randn(batch_size, 1000)))
     profile = profile_workload(workload)
     assert {len(step.lines) for step in profile.memory} == {1}
     for n in (2, 4):
-        traced = traced_peak_bytes(build, n, TaskKind.TRAIN, is_amp=False)
-        told = (
-            planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, n)) - WORKSPACE_BYTES
-        )
-        assert told == pytest.approx(traced)
+        traced = traced_peak_bytes(workload.build, n, TaskKind.TRAIN, is_amp=False)
+        assert _step_bytes(profile, n, Precision.FP32) == pytest.approx(traced)
 
 
 BYTES = st.integers(0, 1000)

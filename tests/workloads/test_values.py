@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from memory_cases import case_of
+from memory_cases import case_of, own_workload
 from torch import Tensor, nn
 
 from gpubench.discovery import load_workload
@@ -35,10 +35,7 @@ def _of(model: type[nn.Module], batch=lambda n: torch.randn(n, WIDTH)) -> Worklo
             optimizer=torch.optim.SGD,
         )  # fmt: skip
 
-    return Workload(
-        name="own", version=1, sample_unit="x", sample_shape=(WIDTH,), batches=(4,), is_image=False,
-        source="test", build=build,
-    )  # fmt: skip
+    return own_workload(build, WIDTH)
 
 
 def _profile(workload: Workload) -> WorkloadProfile:
@@ -489,10 +486,7 @@ def _speech(*, again: bool = False) -> Workload:
             loss=lambda out, y: nn.functional.ctc_loss(out, *y), again=(lambda: None) if again else None,
         )  # fmt: skip
 
-    return Workload(
-        name="speech", version=1, sample_unit="x", sample_shape=(STEPS, WIDTH), batches=(4,),
-        is_image=False, source="test", build=build,
-    )  # fmt: skip
+    return own_workload(build, STEPS, WIDTH)
 
 
 def test_a_ctc_loss_needs_no_values() -> None:
