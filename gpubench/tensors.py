@@ -195,14 +195,12 @@ def off_gpu() -> Iterator[None]:
         return
     with (
         _OffGpu(),
-        replaced(torch, set_default_device=_ignored),  # which would also override the meta device
-        replaced(torch.cuda, set_device=_ignored, device=lambda _: nullcontext(), current_device=lambda: 0),
+        replaced(torch, set_default_device=lambda _: None),  # which would also override the meta device
+        replaced(
+            torch.cuda, set_device=lambda _: None, device=lambda _: nullcontext(), current_device=lambda: 0
+        ),
     ):
         yield
-
-
-def _ignored(device: Any) -> None:
-    del device
 
 
 class _OffGpu(TorchFunctionMode):
