@@ -46,7 +46,7 @@ from gpubench.measure.plan import check_request
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.predict.estimate import estimate
 from gpubench.probe.nvml import tensor_core_precisions
-from gpubench.predict.question import Question, precision_of
+from gpubench.predict.question import Question, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes
 from gpubench.recommend.rank import check
@@ -67,7 +67,7 @@ gpus = {
 # What a user may request, and what reads it.
 request = check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
 check(RankRequest(precision="amp-fp8"))
-assert precision_of("amp-fp8") is fp8
+assert question_of(load_profiles()["cnn"], "amp-fp8").precision is fp8
 for verb in ("run", "rank"):
     shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
     assert "amp-fp8" in shown, shown

@@ -44,7 +44,7 @@ from gpubench import errors, files, findings, folders, today
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json
 from gpubench.models import Case, Execution, GpuSpec, Precision, Run, Status, TaskKind, WorkloadProfile
-from gpubench.predict import anchors, chips, model, question, roofline, scaling
+from gpubench.predict import chips, model, question, roofline
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
     JOBS,
@@ -590,16 +590,16 @@ def jobs() -> pd.DataFrame:
     rows = text.astype(dict.fromkeys(["few_gpus", "many_gpus", *rates], float))
     specs = [load_specs()[key] for key in rows.gpu_key]
     exchange = [
-        scaling.Exchange(
+        model.Exchange(
             # A job that sends weights before their use never waits, as if nothing were exchanged
             gradient_bytes=0.0
             if row["exchange"] != "gradients"
-            else row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
+            else row["parameters_m"] * 1e6 * model.GRADIENT_BYTES,
             link=link,
             rate=rate,
             step_s=row["samples_per_step"] / row["few_samples_per_s"],
         )
-        for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
+        for row, (link, rate) in zip(rows.to_dict("records"), map(model.link_of, specs), strict=True)
     ]
     few, many = rows.few_gpus.astype(int), rows.many_gpus.astype(int)
     return rows.assign(
@@ -628,7 +628,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     """Fit the shares to the jobs of the fitted vendor; the widths follow later."""
     rows = rows[rows.fitted]
     mean, deviation = np.array(
-        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in scaling.SHARES]
+        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in model.SHARES]
     ).T
     root = np.sqrt(rows.weight.to_numpy()) / _JOB_NOISE
 
@@ -639,7 +639,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
 
     logs = least_squares(residuals, mean).x
     jacobian = (
-        np.array([scaling.slopes(logs, *job) for job in rows.asked]).reshape(-1, len(scaling.SHARES))
+        np.array([model.slopes(logs, *job) for job in rows.asked]).reshape(-1, len(model.SHARES))
         * root[:, None]
     )
     covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
@@ -653,7 +653,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
 
 
 def _log_efficiencies(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
-    return np.array([scaling.log_efficiency(logs, *job) for job in rows.asked])
+    return np.array([model.log_efficiency(logs, *job) for job in rows.asked])
 
 
 def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -663,7 +663,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
         mine = (rows.harness == name).to_numpy()
         shares = _shares(rows[~mine])
         error[mine] = _log_efficiencies(shares.logs, rows[mine]) - rows.log_ratio[mine]
-        usual[mine] = [scaling.usual_error(shares, *job) for job in rows.asked[mine]]
+        usual[mine] = [model.usual_error(shares, *job) for job in rows.asked[mine]]
     return error, usual
 
 
@@ -968,7 +968,7 @@ def own_table(runs: Sequence[Run]) -> Table | None:
 
 def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
     # Yield the usable cases of a run, with the device and its samples per second.
-    spec = anchors.gpu_of(run.device)
+    spec = question.gpu_of(run.device)
     if spec is None:
         return
     for m in run.measurements:
@@ -980,7 +980,7 @@ def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]
             and case.gpu_count == 1
             and not case.setup
             and not findings.is_unfounded(m.findings)
-            and not any(each.kind in anchors.DISTURBED for each in m.findings)
+            and not any(each.kind in question.DISTURBED for each in m.findings)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
             yield spec, case, profile, m.samples_per_s

@@ -22,7 +22,7 @@ from scipy import optimize, stats
 from gpubench import discovery, files, folders, today
 from gpubench.arrays import Floats
 from gpubench.models import CardClass, MemoryLine, StepMemory, WorkloadProfile
-from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, DecoderTrace
+from gpubench.predict.memory_answer import CAPACITY_FILE, MOST_UNITS, DecoderTrace
 from gpubench.profile import cache, load_profiles, trace
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
 from gpubench.specs import load_specs

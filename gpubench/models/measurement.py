@@ -386,12 +386,16 @@ class Measurement(Record, frozen=True, kw_only=True):
         return len(self.launch_step_times_s) == 1
 
     @property
+    def is_host_bound(self) -> bool:
+        """Whether the measured speed depends on the CPU as much as on the GPU."""
+        return any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
+
+    @property
     def _usual_process(self) -> Component:
         # The usual difference between processes, if only one was measured.
         if not self.__dict__.get("on_gpu"):
             return UNKNOWN_PROCESS
-        is_host_bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
-        return USUAL_PROCESS_HOST_BOUND if is_host_bound else USUAL_PROCESS
+        return USUAL_PROCESS_HOST_BOUND if self.is_host_bound else USUAL_PROCESS
 
     @property
     def ledger(self) -> tuple[Component, ...]:

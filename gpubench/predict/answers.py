@@ -1,7 +1,5 @@
 """The result of ``gpubench.predict``: estimates, the reasons for them, and random draws of throughputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,10 +14,13 @@ from gpubench.interval import flat
 from gpubench.labels import gpu_name
 from gpubench.models import Estimate
 from gpubench.models.record import headed, html_table, views
-from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
-from gpubench.predict.question import Refusal, first_reasons
+from gpubench.predict.question import (
+    UNKNOWN_NOISE,
+    Refusal,
+    first_reasons,
+)
 from gpubench.specs import load_specs
 from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
@@ -70,13 +71,13 @@ class Predictions(dict[str, Estimate | Refusal]):
         ]
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows)
 
-    def to_frame(self) -> DataFrame:
+    def to_frame(self) -> "DataFrame":
         """Return one row per estimate, columns as in ``predict show --json``."""
         import pandas as pd
 
         return pd.DataFrame([each.flat() for each in self.estimates])
 
-    def plot(self) -> Figure:
+    def plot(self) -> "Figure":
         """Return the throughput of every GPU with its interval, as a plotly figure."""
         return views().predictions_figure(self)
 
@@ -138,13 +139,15 @@ def reasons(estimate: Estimate) -> str:
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
-        rows = calibration.of(estimate.case.task).rows
         parts.append(
             f"step bound by compute {format_percent(estimate.compute_share)}, "
             f"bandwidth {format_percent(estimate.bandwidth_share)}, "
             f"host {format_percent(estimate.host_share)}"
         )
-        parts.append(f"{evidence_on(estimate)}, {rows} in all, calibrated {calibration.fitted}")
+        parts.append(
+            f"{evidence_on(estimate)}, {calibration.of(estimate.case.task).rows} in all, "
+            f"calibrated {calibration.fitted}"
+        )
     parts += [estimate.published] if estimate.published else []
     parts += [describe(f) for f in estimate.findings]
     return "; ".join(parts)

@@ -1,7 +1,5 @@
 """The calibration: what data/calibration.json contains, and which file is used."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from functools import cache
@@ -25,7 +23,7 @@ CALIBRATION_VERSION = 6
 # Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
-# Published jobs, each run on two GPU counts, to which the shares of ``predict/scaling.py`` are fitted
+# Published jobs, each run on two GPU counts, to which the shares of ``predict/model.py`` are fitted
 JOBS = "scaling.csv"
 # Tables of the package that the fit reads.
 INPUTS = (JOBS, "gpus.csv", "mlperf.csv")
@@ -138,10 +136,10 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
-    """The fit for scaling to several GPUs (``gpubench.predict.scaling``).
+    """The fit for scaling to several GPUs (``model.scaling``).
 
     Attributes:
-        logs: Logs of the shares, in the order of ``scaling.SHARES``.
+        logs: Logs of the shares, in the order of ``model.SHARES``.
         covariance: Covariance of those logs.
         noise: Additional typical log error for each doubling of the GPU count.
         factor: Ratio of the 90 % interval's half-width to the typical error.

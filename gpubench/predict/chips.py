@@ -1,7 +1,5 @@
 """GPUs as the fit and its predictions see them: datasheet figures as arrays, and relations between GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +12,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats
 from gpubench.folders import data_rows
+from gpubench.groups import grouped
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import FITTED_VENDOR, capability_of
 from gpubench.specs import load_specs
@@ -103,10 +102,9 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
 def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
     """Return ``peaks``, ``tensor`` and ``width`` of one GPU, as in ``Chips``."""
     fp32 = spec.fp32_flops_per_s or np.nan
-    tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
-    capability = capability_of(spec)
-    if capability is None:
-        tf32 = None  # ROCm leaves TF32 off: an MI325X trains equally fast with and without it, within 1 %
+    capability, half = capability_of(spec), spec.fp16_tensor_flops_per_s
+    # ROCm leaves TF32 off: an MI325X trains equally fast with and without it, within 1 %
+    tf32 = None if capability is None else spec.tf32_tensor_flops_per_s
     # If another vendor's datasheet states no matrix rate, there are no matrix cores: FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
     peaks = [
@@ -117,8 +115,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
     width = [0.0] * len(Mode)
     if spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s:
         sm_clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
-        rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
-        for mode, rate in rates.items():
+        for mode, rate in ((Mode.TF32, tf32), (Mode.HALF, half)):
             width[mode] = log(rate / sm_clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
     return peaks, [False, tf32 is not None, half is not None], width
 
@@ -156,14 +153,14 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
     # Medians by compute capability over the specification table, without its rows for several cards
-    found: dict[str, list[PowerAndClock]] = {}
-    for spec in load_specs().values():
-        own = _logs(spec)
-        if own is not None and spec.compute_capability and not spec.variants:
-            found.setdefault(spec.compute_capability, []).append(own)
+    by_capability = grouped(
+        (spec.compute_capability, own)
+        for spec in load_specs().values()
+        if spec.compute_capability and not spec.variants and (own := _logs(spec)) is not None
+    )
     return {
         capability: PowerAndClock(power=median(o.power for o in each), clock=median(o.clock for o in each))
-        for capability, each in found.items()
+        for capability, each in by_capability.items()
     }
 
 
@@ -205,8 +202,11 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
         without: Key of a GPU to leave out of the measurements.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
-    others = [each for each in _measured_products() if each.key != without]
-    measured = [] if is_geforce else [each for each in others if _family(each) == _family(spec)]
+    measured = [
+        each
+        for each in _measured_products()
+        if each.key != without and not is_geforce and _family(each) == _family(spec)
+    ]
     share = UNMEASURED_GEFORCE_SHARE if is_geforce else UNMEASURED_SHARE
     if not measured:
         return ProductRate(share=share, best=share, is_measured=False)
@@ -249,46 +249,30 @@ def architecture_of(gpu_key: str) -> str:
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
     """Return the newest known architecture of the family before this one; None if there is none."""
-    lineages = _lineages()
-    mine = lineages.get(architecture)
-    older = [
-        name
-        for name in known
-        if mine
-        and name in lineages
-        and lineages[name].families & mine.families
-        and lineages[name].age < mine.age
-    ]
-    return max(older, key=lambda name: lineages[name].age, default=None)
-
-
-class _Lineage(NamedTuple):
-    """The families of an architecture, and a pair of numbers that is larger for newer architectures."""
-
-    families: frozenset[str]
-    age: tuple[int, int]
+    families, ages = _lineages()
+    related = {name for members in families.values() if architecture in members for name in members}
+    older = [name for name in known if name in related and ages[name] < ages[architecture]]
+    return max(older, key=lambda name: ages[name], default=None)
 
 
 @cache
-def _lineages() -> Mapping[str, _Lineage]:
-    """Return the lineage of each architecture that can be ordered.
+def _lineages() -> tuple[Mapping[str, set[str]], Mapping[str, tuple[int, int]]]:
+    """Return the architectures of each family, and a pair of numbers that is larger for newer ones.
 
     NVIDIA is one family, ordered by lowest compute capability. Other vendors do not number their GPUs that
     way, so each of their product lines (AMD's Instinct and Radeon) is a family, ordered by the year of an
-    architecture's first card.
+    architecture's first card. Architectures that cannot be ordered are left out.
     """
-    found: dict[str, _Lineage] = {}
+    families: dict[str, set[str]] = {}
+    ages: dict[str, tuple[int, int]] = {}
     for key, spec in load_specs().items():
-        name, capability = architecture_of(key), capability_of(spec)
-        if capability is not None:
-            mine = _Lineage(frozenset({spec.vendor}), capability)
-        elif spec.vendor != FITTED_VENDOR and spec.release_year is not None:
-            mine = _Lineage(frozenset({f"{spec.vendor} {spec.line}"}), (spec.release_year, 0))
-        else:
-            continue
-        before = found.get(name, mine)
-        found[name] = _Lineage(before.families | mine.families, min(before.age, mine.age))
-    return found
+        name, family, age = architecture_of(key), spec.vendor, capability_of(spec)
+        if age is None and spec.vendor != FITTED_VENDOR and spec.release_year is not None:
+            family, age = f"{spec.vendor} {spec.line}", (spec.release_year, 0)
+        if age is not None:
+            families.setdefault(family, set()).add(name)
+            ages[name] = min(age, ages.get(name, age))
+    return families, ages
 
 
 @cache

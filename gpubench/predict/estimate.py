@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated
 
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import data_json, data_table
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.models import (
     Case,
@@ -18,36 +21,37 @@ from gpubench.models import (
     FindingKind,
     GpuSpec,
     MemoryFit,
+    Precision,
     Run,
     TaskKind,
     Trainable,
     Verdict,
 )
+from gpubench.models.record import Record
 from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
-from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.card_readings import including, reading_of
-from gpubench.predict.decode import FACTOR, VALIDATED_ENGINE, token_time
 from gpubench.predict.model import Prediction, predict_all
-from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
     NO_SPEED,
     Question,
+    Reading,
     Refusal,
     case_for,
     check,
     domain_gap,
+    measured_here,
     memory_case_for,
-    never_predicted,
+    peaks_of,
     question_of,
+    readings_of,
     task_of,
 )
 from gpubench.predict.request import PredictRequest
-from gpubench.predict.roofline import HOST_SHARE_LIMIT
+from gpubench.predict.roofline import HOST_SHARE_LIMIT, TOKEN_FACTOR, VALIDATED_ENGINE, token_time
 from gpubench.specs import load_specs, usual_spec
-from gpubench.units import Watts
+from gpubench.units import Watts, format_number, per_second, plain
 
 
 @takes_options_of(PredictRequest)
@@ -266,8 +270,8 @@ def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     may_shrink = question.batch_size is None and question.task is TaskKind.TRAIN
-    recipe, profile = question.profile.recipe, question.profile
-    is_sharded = bool(profile.tokens_per_sample) and recipe.trainable is Trainable.FULL
+    profile = question.profile
+    is_sharded = bool(profile.tokens_per_sample) and profile.recipe.trainable is Trainable.FULL
     return may_shrink and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
@@ -276,10 +280,7 @@ def _on_fewest_gpus(
 ) -> _ToPredict | Refusal:
     """Return the case on the fewest GPUs that can hold it, up to ``most_sharing``, or why there is none."""
     spec, case, fit = on_one.spec, on_one.case, on_one.fit
-    reason = domain_gap(spec, case.precision)
-    if reason is None and case.execution.facts.host_s_per_operator is None:
-        reason = never_predicted(case.execution)
-    if reason is not None:
+    if reason := domain_gap(spec, case.precision, case.execution):
         return Refusal(gpu_key=spec.key, reason=reason)
     if fit is None or fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT):
         return on_one
@@ -320,9 +321,13 @@ def estimate_at_largest_batch(
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
-        searched = (r for r in readings if r.at_largest_batch and r.spec.key == spec.key)
-        same = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
-        if (found := next(same, None)) is not None:
+        searched = (
+            r
+            for r in readings
+            if (r.at_largest_batch and r.spec.key == spec.key)
+            and msgspec.structs.replace(r.case, batch_size=case.batch_size) == case
+        )
+        if (found := next(searched, None)) is not None:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
         elif spec.memory_bytes is not None:
             largest = memory.largest_batch(question, case, spec, peaks)
@@ -382,8 +387,8 @@ def _generated(token_s: float, case: Case, prompt: Prediction) -> Prediction:
     """Add the time of the tokens after the first to the prediction for the prompts."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token_s
-    slow_s = prompt_s * math.exp(prompt.half_width) + rest * (token_s * FACTOR)
-    least_s = case.batch_size / prompt.most_samples_per_s + rest * (token_s / FACTOR)
+    slow_s = prompt_s * math.exp(prompt.half_width) + rest * (token_s * TOKEN_FACTOR)
+    least_s = case.batch_size / prompt.most_samples_per_s + rest * (token_s / TOKEN_FACTOR)
     return replace(
         prompt,
         samples_per_s=case.batch_size / whole_s,
@@ -404,27 +409,28 @@ def _predicted(
         token_s = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
         assert token_s is not None  # ``domain_gap`` has refused cards of unknown bandwidth
         prediction = _generated(token_s, case, prediction)
-        per_token_s = Interval(token_s, token_s / FACTOR, token_s * FACTOR)
-    host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
+        per_token_s = Interval(token_s, token_s / TOKEN_FACTOR, token_s * TOKEN_FACTOR)
+    host_share = prediction.host_share
+    is_host_bound = host_share > HOST_SHARE_LIMIT  # a faster GPU would not help
     is_known = load_calibration().of(case.task).ratio.knows(spec)
     findings = (
-        (prediction.host_bound, host_bound),
+        (is_host_bound, Finding(kind=FindingKind.HOST_BOUND, value=host_share, limit=HOST_SHARE_LIMIT)),
         (not is_known, Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture)),
         (fit is not None and fit.in_eager_steps, Finding(kind=FindingKind.EAGER_MEMORY)),
     )
-    high = prediction.samples_per_s * math.exp(prediction.half_width)
-    most = prediction.most_samples_per_s
+    rate, most = prediction.samples_per_s, prediction.most_samples_per_s
+    factor = math.exp(prediction.half_width)
     return Estimate(
         case=case,
         gpu_key=spec.key,
-        samples_per_s=prediction.samples_per_s,
-        low=None if prediction.host_bound else prediction.samples_per_s / math.exp(prediction.half_width),
-        high=None if prediction.host_bound else min(high, most),
+        samples_per_s=rate,
+        low=None if is_host_bound else rate / factor,
+        high=None if is_host_bound else min(rate * factor, most),
         most_samples_per_s=most,
         basis="predicted",
         method=prediction.method,
         evidence=prediction.evidence,
-        anchored=prediction.anchored,
+        anchored=bool(prediction.evidence),
         peak_memory_bytes=need.allocated_bytes,
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,
@@ -432,10 +438,198 @@ def _predicted(
         fewest_gpus=unmeasured.fewest_gpus,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
-        host_share=prediction.host_share,
+        host_share=host_share,
         batch_choice="fixed" if case.batch_size == question.batch else "largest",
         per_token_s=per_token_s,
         power_w=power_of(spec),
         findings=tuple(finding for is_so, finding in findings if is_so),
         device_bytes=need.device_bytes,
     )
+
+
+# --- published training rates of standard workloads on one card, to compare with predictions ----------------
+
+READINGS_FILE = "card_readings.csv"
+
+
+class CardReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One published training rate.
+
+    Attributes:
+        math: ``fp32``, ``tf32``, or ``amp`` for both kinds of AMP.
+        software: The software and, if stated, where its training data came from.
+    """
+
+    workload: str
+    gpu_key: str
+    math: str
+    batch_size: int
+    samples_per_s: float
+    software: str
+    source: str
+
+    def words(self, sample_unit: str) -> str:
+        """Return the rate and its description in words."""
+        rate = f"{format_number(self.samples_per_s)} {per_second(sample_unit)}"
+        return f"{rate} published at batch {self.batch_size:,} ({plain(self.software, 80)})"
+
+
+@cache
+def _readings() -> dict[tuple[str, str, str], CardReading]:
+    return {(row.workload, row.gpu_key, row.math): row for row in data_table(READINGS_FILE, CardReading)}
+
+
+def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading | None:
+    """Return the published rate of a workload on a card at a precision; None if there is none."""
+    math = "amp" if precision.is_amp else str(precision)
+    return _readings().get((workload, gpu_key, math))
+
+
+# If the batch sizes differ by more than this factor, that alone may explain a different rate.
+_FAR = 4
+
+
+def including(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
+    """Return an interval widened to include a published rate; an interval without ends is unchanged.
+
+    Throughput rises with the batch size. A faster rate at a far larger batch therefore does not widen the
+    interval, nor does a slower rate at a far smaller batch.
+
+    Args:
+        predicted: The prediction at ``batch_size``.
+        reading: The published rate, at its own batch.
+        batch_size: Samples per step of the prediction.
+    """
+    if predicted.low is None or predicted.high is None:
+        return predicted
+    rate, batch_ratio = reading.samples_per_s, reading.batch_size / batch_size
+    return Interval(
+        predicted.value,
+        low=predicted.low if batch_ratio < 1 / _FAR else min(predicted.low, rate),
+        high=predicted.high if batch_ratio > _FAR else max(predicted.high, rate),
+    )
+
+
+# --- the time that a power limit costs, and the energy that it saves ----------------------------------------
+
+# A card under a limit lowers its clock. How far depends on the ratio of the limit to the power that the job
+# draws without one: a job that would use half of the limit hardly slows down. Two smooth ramps (softplus),
+# one for time and one for mean power, are fitted to readings of four cards.
+
+POWER_FILE = "power_law.json"
+DEEP_SHARE = 0.6
+"""Limits below this share of board power are far from most measurements and get wider intervals."""
+LEAST_SHARE = 1 / 3
+"""The lowest measured limit, as a share of board power."""
+
+Ends = Annotated[tuple[float, float], "log"]
+"""Log distances from the law's value to the lower and upper ends of an interval."""
+
+
+class PowerErrors(Record, frozen=True, kw_only=True):
+    """The errors of the law on cards left out of the fit: 5th and 95th percentiles of the worst card.
+
+    Attributes:
+        time, energy: Errors of the two factors.
+    """
+
+    time: Ends
+    energy: Ends
+
+
+class PowerLaw(Record, frozen=True, kw_only=True):
+    """The fit, with its date and source.
+
+    Attributes:
+        time: Knee, exponent and sharpness of the ramp in time. The knee is a limit relative to the uncapped
+            power.
+        power: Knee and sharpness of the ramp in mean power.
+        share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
+            over jobs and cards.
+        errors: For an uncapped power that was measured (``read``) and one that is assumed (``assumed``); for
+            limits below ``DEEP_SHARE``, the keys are ``read deep`` and ``assumed deep``.
+        readings, cards: Numbers of readings and of cards behind the fit.
+    """
+
+    time: tuple[float, float, float]
+    power: tuple[float, float]
+    share: tuple[float, float, float]
+    errors: dict[str, PowerErrors]
+    readings: int
+    cards: int
+    source: str
+    fitted: str
+
+
+@cache
+def load_power_law() -> PowerLaw:
+    """Read the shipped fit."""
+    return data_json(POWER_FILE, PowerLaw)
+
+
+def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
+    """Return the logs of time and of mean power under a limit, both relative to no limit.
+
+    Args:
+        law: The fit.
+        limit_over_power: Ratio of the limit to the uncapped mean power of the job.
+    """
+    log_ratio = math.log(limit_over_power)
+    knee, exponent, sharpness = law.time
+    power_knee, power_sharpness = law.power
+    slower = exponent * _ramp(math.log(knee) - log_ratio, sharpness)
+    return slower, -_ramp(math.log(power_knee) - log_ratio, power_sharpness)
+
+
+def _ramp(below_knee: float, sharpness: float) -> float:
+    # Softplus of the log distance below the knee: about 0 far above the knee, that distance far below it
+    return math.log1p(math.exp(sharpness * below_knee)) / sharpness
+
+
+def power_of(spec: GpuSpec, measured_w: Watts | None = None) -> Interval:
+    """Return the mean power of a training job without a power limit [W].
+
+    Args:
+        spec: The card.
+        measured_w: Power measured for this job on this model of card; None means the usual share of
+            board power.
+    """
+    if measured_w is not None or spec.tdp_w is None:
+        return Interval(measured_w)
+    return Interval(*(share * spec.tdp_w for share in load_power_law().share))
+
+
+def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> tuple[Interval, Interval]:
+    """Return the time and energy of a job under a power limit, as factors on those without one.
+
+    Args:
+        spec: The card.
+        limit_w: The limit [W].
+        measured_w: Measured mean power of the job without a limit [W]; None means the usual share of
+            board power.
+
+    Raises:
+        MisuseError: If the board power of the card is unknown, or the limit is not lower than it, or is below
+            ``LEAST_SHARE`` of it.
+    """
+    law, board_w = load_power_law(), spec.tdp_w
+    if board_w is None:
+        raise MisuseError(f"--power-limit: the board power of {spec.short_name} is not known")
+    least_w = LEAST_SHARE * board_w
+    if not least_w <= limit_w < board_w:
+        raise MisuseError(
+            f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and the "
+            f"lowest measured limit is {math.ceil(least_w):g} W: give one between the two"
+        )
+    usual_w = law.share[0] * board_w if measured_w is None else measured_w
+    slower, less_power = log_factors(law, limit_w / usual_w)
+    kind = "assumed" if measured_w is None else "read"
+    errors = law.errors[kind if limit_w >= DEEP_SHARE * board_w else f"{kind} deep"]
+    time = _around(slower, errors.time)
+    # No job is faster under a limit than without one
+    bounded = Interval(time.value, max(1.0, time.low or 1.0), time.high)
+    return bounded, _around(slower + less_power, errors.energy)
+
+
+def _around(log_factor: float, ends: Ends) -> Interval:
+    return Interval(*(math.exp(log_factor + distance) for distance in (0.0, *ends)))

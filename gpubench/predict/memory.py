@@ -4,14 +4,13 @@ A measured peak of the same case, on any GPU, replaces the estimate. A peak at a
 estimate, but lowers only those that are not from a trace.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from gpubench.groups import grouped
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -27,8 +26,13 @@ from gpubench.models import (
     WorkloadProfile,
     checkpointing_over,
 )
-from gpubench.predict.anchors import Reading, measured_here, peaks_of, same_arithmetic
-from gpubench.predict.question import Question
+from gpubench.predict.question import (
+    Question,
+    Reading,
+    measured_here,
+    peaks_of,
+    same_arithmetic,
+)
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
 
@@ -72,7 +76,7 @@ def known_of(
 
 
 def doubts(
-    plan: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
+    plan: "Plan", profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
     """Return a line for each case of a plan that may not fit on the device.
 
@@ -170,14 +174,14 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     usable = [reading for reading in readings if _setup(reading.case) == _setup(case)]
     if case.gpu_count > 1 and not usable:
         usable = [reading for reading in readings if _setup(reading.case) == _setup(case.on_one_gpu)]
-    scales: dict[bool, list[float]] = {True: [], False: []}  # by whether autocast is used
-    for reading in usable:
-        peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
-        scale = memory.scale_of(question.profile, reading.case, peak, card_class)
-        if peak and scale is not None:
-            scales[reading.case.precision.is_amp].append(scale)
-    is_amp = case.precision.is_amp
-    return geometric_mean(scales[is_amp] or scales[not is_amp] or [1.0])
+    profile, is_amp = question.profile, case.precision.is_amp
+    by_autocast = grouped(
+        (r.case.precision.is_amp, scale)
+        for r in usable
+        if (peak := r.peak_memory_bytes)
+        and (scale := memory.scale_of(profile, r.case, peak, class_of(r.spec))) is not None
+    )
+    return geometric_mean(by_autocast.get(is_amp) or by_autocast.get(not is_amp) or [1.0])
 
 
 def _setup(case: Case) -> tuple[object, ...]:
@@ -203,8 +207,10 @@ def measured_peak(
     ]
     if not same:
         return None
-    same_execution = [reading for reading in same if reading.case.execution is case.execution]
-    most = max(same_execution or same, key=lambda reading: reading.peak_memory_bytes or 0)
+    most = max(
+        [reading for reading in same if reading.case.execution is case.execution] or same,
+        key=lambda reading: reading.peak_memory_bytes or 0,
+    )
     return MeasuredMemory(
         allocated_bytes=most.peak_memory_bytes or 0,
         reserved_bytes=most.peak_reserved_bytes,

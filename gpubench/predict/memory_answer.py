@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import data_json
+from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import (
     MEMORY_VERSION,
@@ -24,6 +27,7 @@ from gpubench.models import (
     ParallelMode,
     Precision,
     Run,
+    StepMemory,
     TaskKind,
     Trainable,
     WeightType,
@@ -34,15 +38,16 @@ from gpubench.names import counted
 from gpubench.options import LARGEST_NUMBER, asked_recipe, shown_value, takes_options_of
 from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
-from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import (
     NO_SPEED,
     Question,
+    Reading,
     Refusal,
     case_at,
     check,
     first_reasons,
     memory_case_for,
+    peaks_of,
     question_of,
     task_of,
     why_impossible,
@@ -50,7 +55,7 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
-from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
+from gpubench.profile.memory import checkpointed, chunked, device_of, judge_fit, largest_of, with_adapters
 from gpubench.specs import load_specs, usual_spec
 from gpubench.torch_builds import runs_on_todays_torch
 from gpubench.units import count, format_bytes, listing
@@ -180,8 +185,8 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
-        need = ("device_bytes", "device_bytes_low", "device_bytes_high", "basis")
         head = ("schema_version", "workload", "task", "precision", "execution", "batch_size", "gpu_count")
+        need = ("parallel_mode", "device_bytes", "device_bytes_low", "device_bytes_high", "basis")
         cards = [
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
@@ -192,7 +197,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return {
             **{name: whole[name] for name in head},
             **recipe,
-            **{name: whole[name] for name in ("parallel_mode", *need)},
+            **{name: whole[name] for name in need},
             "fits_on": self.fits_on(),
             **({"cards": cards} if with_cards else {}),
             "refused": len(self.refused),
@@ -367,7 +372,12 @@ def _fixes(
     if train:
         for adapted in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
-            yield fix(what, **{name: getattr(adapted, name) for name in _ADAPTER_FIELDS})
+            yield fix(
+                what,
+                trainable=adapted.trainable,
+                weight_type=adapted.weight_type,
+                precision=adapted.precision,
+            )
         yield from _on_several(question, case, fit, readings, accumulate)
 
 
@@ -390,19 +400,16 @@ def _memory_savings(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str,
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
     # The fewest micro-batches with which the step fits; if no number is enough, one for each sample.
-
-    def fits(parts: int) -> bool:
-        return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
-
     cuts = range(2, case.batch_size)
-    return cuts.start + bisect.bisect_left(cuts, True, key=fits)
+    return cuts.start + bisect.bisect_left(
+        cuts, True, key=lambda parts: judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
+    )
 
 
 _CHECKPOINTING_WORDS = {
     Checkpointing.SELECTIVE: "selective activation checkpointing",
     Checkpointing.FULL: "activation checkpointing of every block",
 }
-_ADAPTER_FIELDS = ("trainable", "weight_type", "precision")
 _TRAINABLE_WORDS = {
     Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
     Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
@@ -464,8 +471,9 @@ def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnsw
 
     request = _with_count(request)
     asked = asked_recipe(request)
-    nvidia = [s for s in load_specs().values() if s.is_nvidia and s.memory_bytes and not s.variants]
-    specs = [usual_spec(name) for name in request.gpus] or nvidia
+    specs = [usual_spec(name) for name in request.gpus] or [
+        each for each in load_specs().values() if each.is_nvidia and each.memory_bytes and not each.variants
+    ]
     questions, own = _questions(request, asked, with_fixes), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(
@@ -517,10 +525,9 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: boo
     if not request.workloads:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
-        named = [each for each in request.workloads if isinstance(each, str)]
         how: dict[str, Any] = {"gpu_count": request.count, "optional": ("checkpointing",)}
         by_name = profiles_of(
-            named,
+            [each for each in request.workloads if isinstance(each, str)],
             asked,
             **how,
             precisions=[request.precision],
@@ -543,5 +550,118 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: boo
         )
         for profile in profiles
     ]
-    possible = [each for each in questions if request.workloads or why_impossible(each) is None]
-    return possible or questions
+    return [each for each in questions if request.workloads or why_impossible(each) is None] or questions
+
+
+# --- the longest context that fits on a card, for decoders of 1 to 70 billion parameters --------------------
+
+# For each decoder and way of using it (training or decoding), the package ships traces of a step on one
+# sequence (data/capacity.json, written by ``python -m tools.make capacity``). A trace gives the memory as a
+# linear function of the sequence length. A context fits if the upper end of its memory's interval fits.
+
+CAPACITY_FILE = "capacity.json"
+UNIT_TOKENS = 1024
+MOST_UNITS = 1024
+"""Longest context to try, in units of ``UNIT_TOKENS``; no decoder in the file has a longer one."""
+
+MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
+EXPLANATION = (
+    "Longest context that fits, judged by the upper end of the 95 % interval, in steps of 1,024 tokens; K is "
+    "1,024. "
+    "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
+    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt in a single pass; "
+    "an engine that splits the prompt reaches longer contexts."
+)
+
+
+class DecoderTrace(Record, frozen=True, kw_only=True):
+    """The memory of one decoder, trained or used in one way.
+
+    Attributes:
+        way: Full training, LoRA, QLoRA, or decoding at a number of bits.
+        step: The memory of the step; a sample is 1,024 tokens of one sequence.
+    """
+
+    model: str
+    parameters: int
+    way: str
+    step: StepMemory
+
+
+class Room(Record, frozen=True, kw_only=True):
+    """The capacity of a card for one decoder and way of using it.
+
+    Attributes:
+        trace: The decoder, and the way of using it.
+        context_tokens: The longest sequence that fits, in steps of 1,024; 0 if none does.
+        device: Memory in use at 1,024 tokens [B].
+    """
+
+    trace: DecoderTrace
+    context_tokens: int
+    device: Interval
+
+
+class Capacity(Record, frozen=True, kw_only=True):
+    """The capacity of one card, for each decoder and way of using it.
+
+    Attributes:
+        speed_untold: Why no speed is predicted for these models; None if it is predicted.
+    """
+
+    gpu_key: str
+    card: CardMemory
+    rooms: tuple[Room, ...]
+    speed_untold: str | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """Return the document of ``gpubench memory --gpu X --json``."""
+        return {
+            "gpu_key": self.gpu_key,
+            "memory_bytes": round(self.card.listed_bytes),
+            "usable_bytes": round(self.card.usable_bytes),
+            "speed_untold": self.speed_untold,
+            "models": [
+                {
+                    "model": room.trace.model,
+                    "parameters": room.trace.parameters,
+                    "way": room.trace.way,
+                    "largest_context_tokens": room.context_tokens,
+                    "device_bytes": round(room.device.value or 0),
+                    "device_bytes_low": round(room.device.low or 0),
+                    "device_bytes_high": round(room.device.high or 0),
+                }
+                for room in self.rooms
+            ],
+        }
+
+
+@cache
+def load_traces() -> tuple[DecoderTrace, ...]:
+    """Read the shipped traces, sorted by number of parameters."""
+    return data_json(CAPACITY_FILE, tuple[DecoderTrace, ...])
+
+
+def capacity_of(spec: GpuSpec) -> Capacity:
+    """Return the capacity of a card.
+
+    Raises:
+        MisuseError: If the card's memory is unknown.
+    """
+    card = card_of(spec)
+    if card is None:
+        raise MisuseError(f"{spec.key}: its memory is not known")
+    no_speed = why_no_speed(spec, Precision.BF16)
+    return Capacity(
+        gpu_key=spec.key,
+        card=card,
+        rooms=tuple(
+            Room(
+                trace=trace,
+                context_tokens=UNIT_TOKENS * min(largest_of(trace.step, card), MOST_UNITS),
+                device=device_of(trace.step, 1, card.card_class),
+            )
+            for trace in load_traces()
+        ),
+        speed_untold=no_speed and f"{no_speed}: {NO_SPEED}",
+    )

@@ -5,23 +5,24 @@ the target's. Without anchors, the roofline predicts from datasheets alone; that
 level. Two measurements of the user's machine are used: the card's micro-benchmarks, and the host's speed.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats
-from gpubench.models import Case, Execution, GpuSpec, MicroResult, WorkloadProfile
+from gpubench.errors import MisuseError
+from gpubench.groups import grouped
+from gpubench.models import Case, Execution, GpuSpec, MicroResult, Stack, TaskKind, WorkloadProfile
 from gpubench.precisions import Precision
-from gpubench.predict.anchors import Reading, choose_anchors, differences, fuses_chains
-from gpubench.predict.calibration import Calibration, Learned, pair_scale
+from gpubench.predict.calibration import Calibration, Learned, ScalingShares, load_calibration, pair_scale
 from gpubench.predict.chips import Chips, Mode, chip_of, chips_of
-from gpubench.predict.question import Question
+from gpubench.predict.question import FITTED_VENDOR, Question, Reading, same_arithmetic
 from gpubench.predict.roofline import (
     HOST_S_PER_OPERATOR,
     HOST_SHARE_LIMIT,
@@ -82,15 +83,9 @@ class Prediction:
     most_samples_per_s: float
     method: str
     evidence: tuple[str, ...]
-    anchored: bool
     compute_share: float
     bandwidth_share: float
     host_share: float
-
-    @property
-    def host_bound(self) -> bool:
-        """Whether a faster GPU would not help."""
-        return self.host_share > HOST_SHARE_LIMIT
 
 
 def predict_all(
@@ -104,12 +99,11 @@ def predict_all(
     They can differ, since the best AMP precision depends on the GPU; each has its own anchors, arithmetic and
     layout.
     """
-    predictions: dict[int, Prediction] = {}
-    for case in dict.fromkeys(case for _, case in unmeasured):
-        places = [i for i, (_, other) in enumerate(unmeasured) if other == case]
-        specs = [unmeasured[i][0] for i in places]
-        predictions |= zip(places, _predict(question, specs, case, readings, calibration), strict=True)
-    return [predictions[i] for i in range(len(unmeasured))]
+    found: dict[tuple[GpuSpec, Case], Prediction] = {}
+    for case, specs in grouped((case, spec) for spec, case in unmeasured).items():
+        predictions = _predict(question, specs, case, readings, calibration)
+        found |= {(spec, case): each for spec, each in zip(specs, predictions, strict=True)}
+    return [found[each] for each in unmeasured]
 
 
 def _predict(
@@ -146,9 +140,10 @@ def _predict(
         width = width * (SMALL_RATIO if anchors else SMALL_LEVEL)
     least_s = least_step_s(work, chips, arithmetic)
     host_share = times.host_s / times.step_s
-    host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
-    speed = np.exp(-log_sample_s)
-    speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
+    host_limit = np.where(
+        host_share > HOST_SHARE_LIMIT, case.batch_size / np.maximum(times.host_s, 1e-12), np.inf
+    )
+    speed = np.minimum(np.exp(-log_sample_s), host_limit)
     # The likely speed is limited by the best rate measured in the GPU's family, which is below the peak
     most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
     excess = np.log(np.maximum(speed / most, 1.0))
@@ -162,7 +157,6 @@ def _predict(
             most_samples_per_s=case.batch_size / float(least_s[i]),
             method=_method(anchors, slowdowns, case, is_small=is_small, is_limited=bool(excess[i] > 0)),
             evidence=tuple(a.run_id for a in anchors),
-            anchored=bool(anchors),
             compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
             bandwidth_share=float((1 - host_share[i]) * times.memory_s[i] / times.gpu_s[i]),
             host_share=float(host_share[i]),
@@ -251,9 +245,8 @@ def _from_anchor(
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
-    work = _work(question, case)
     assert learned.scale is not None  # only levels have none
-    mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
+    mode = np.broadcast_to(leading_mode(_work(question, case), arithmetic), len(specs))
     same_gpu = np.array([spec.key == anchor.spec.key for spec in specs])
     slow = np.where(same_gpu, 0.0, slowdown)
     typical = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)
@@ -313,7 +306,64 @@ def _method(
     return f"{start}; {LIMITED_WORDS}" if is_limited else start
 
 
-# --- facts about the user's own machine --------------------------------------------------------------------
+# --- anchors ------------------------------------------------------------------------------------------------
+
+
+def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
+    """Return, for each GPU, the reading closest to this case that a prediction may start from.
+
+    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ.
+    If no reading has the same arithmetic, one that runs its matrix products on the same units is accepted:
+    AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is never an
+    anchor. A training step that fuses chains of operators starts only from readings that fuse them too, and
+    any other step only from readings that do not. If the user has measured an anchor, the shipped readings
+    are left out, because another harness adds its own error.
+    """
+    gpu_bound = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
+    usable = [r for r in gpu_bound if same_arithmetic(r.case, case)] or [
+        r for r in gpu_bound if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
+    ]
+    usable = [r for r in usable if r.basis == "measured"] or usable
+
+    def distance(reading: Reading) -> float:
+        # Assumed weights; 1 is a batch that is larger or smaller by a factor of e
+        measured = reading.case
+        return (
+            10.0 * (measured.execution != case.execution)
+            + 5.0 * (measured.memory_format != case.memory_format)
+            + 2.0 * (measured.precision != case.precision)
+            + abs(math.log(measured.batch_size / case.batch_size))
+        )
+
+    return [
+        min((r for r in usable if r.spec.key == key), key=distance)
+        for key in dict.fromkeys(r.spec.key for r in usable)
+    ]
+
+
+def differences(reading: Reading, case: Case) -> dict[str, str]:
+    """Describe, by field, how the reading's case differs from the predicted case."""
+    measured = reading.case
+    words = {
+        "precision": f"measured at {measured.precision}",
+        "weight_type": f"measured with {measured.weight_type} weights",
+        "execution": f"measured {measured.execution.facts.words}",
+        "memory_format": f"measured in {measured.memory_format} layout",
+        "batch_size": f"measured at batch {measured.batch_size}",
+    }
+    return {name: text for name, text in words.items() if getattr(measured, name) != getattr(case, name)}
+
+
+def fuses_chains(case: Case) -> bool:
+    """Whether the case is a training step that fuses chains of operators.
+
+    False for inference: the savings from compiling are fitted there, so compiled and other steps may anchor
+    each other.
+    """
+    return case.task is TaskKind.TRAIN and (case.execution is Execution.COMPILE or case.stack is Stack.FUSED)
+
+
+# --- facts about the user's own machine ---------------------------------------------------------------------
 
 # A card that reaches a smaller share of its datasheet's rates than usual in micro-benchmarks is throttled,
 # for example by its power limit. Without a correction, predictions of other cards from it would be too slow.
@@ -394,3 +444,165 @@ def _si(result: MicroResult) -> float | None:
 
 def _bounded(ratio: float) -> float:
     return float(np.clip(ratio**_BELIEF, _LEAST, _MOST))
+
+
+# --- several GPUs in one data-parallel job ------------------------------------------------------------------
+
+# The cost of exchanging gradients, and how much of it is hidden. A ring all-reduce moves 2 (n - 1) / n times
+# the gradient bytes over the slowest link. Buckets of gradients are sent during the backward pass as they
+# become ready, which hides part of the exchange. The GPUs wait for each other, which costs a share of the
+# step for each doubling of the GPU count. The shares are fitted to published rows; see docs/prediction.md.
+
+Link: TypeAlias = Literal["nvlink", "fabric", "pcie", "host"]
+
+GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
+BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of each layer
+BUCKET_BYTES = 25 * 1024**2  # of torch's DistributedDataParallel; nothing overlaps the last bucket
+PCIE_LANES = 16
+_PCIE_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
+"""The fitted shares, in the order of ``ScalingShares``: the share of the step lost with each doubling of the
+GPU count, the share of the backward pass that hides the exchange, and the share of each link's one-way rate
+that is reached."""
+_SMALL = 1e-3  # step of numerical derivatives, in log shares
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU exchanges in a step, and over which link.
+
+    Attributes:
+        rate: Rate of the link in one direction [B/s].
+        step_s: Time of the step without the exchange.
+        unhidden_bytes: The part of the exchange that overlaps with nothing.
+        cover_share: Share of the step that can overlap the exchange.
+    """
+
+    gradient_bytes: float
+    link: Link
+    rate: float
+    step_s: float
+    unhidden_bytes: float = BUCKET_BYTES
+    cover_share: float = BACKWARD_SHARE
+
+
+def scaling(
+    question: Question, spec: GpuSpec, n: int, samples_per_s: float, *, sharded: bool = False
+) -> tuple[float, float, float]:
+    """Model how well n of these GPUs train together.
+
+    Args:
+        question: Workload, batch per GPU and task; inference needs no exchange.
+        spec: The GPU.
+        n: Number of GPUs in one host, at least 1.
+        samples_per_s: Throughput of one GPU, above 0.
+        sharded: Whether weights, gradients and optimizer states are sharded (FSDP); the weights are then
+            gathered twice in each step.
+
+    Returns:
+        Ratio of the throughput of n GPUs to n times that of one, at the same batch per GPU, with the ends of
+        its 90 % interval; 1 is perfect.
+
+    Raises:
+        MisuseError: If n is below 1 or the throughput is not positive.
+    """
+    if n < 1 or not samples_per_s > 0:
+        raise MisuseError(f"{n} GPUs at {samples_per_s} samples/s: both must be positive")
+    if n == 1 or question.task is TaskKind.INFER:
+        return 1.0, 1.0, 1.0
+    exchange = exchange_of(question, spec, question.batch / samples_per_s, sharded=sharded)
+    fitted = load_calibration().scaling
+    likely = log_efficiency(fitted.logs, exchange, 1, n)
+    width = fitted.factor * usual_error(fitted, exchange, 1, n)
+    # The fit has no jobs with FSDP, nor any on other vendors' GPUs
+    if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
+        width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
+    return math.exp(likely), math.exp(likely - width), min(1.0, math.exp(likely + width))
+
+
+def exchange_of(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
+    """Return the exchange of a step: all gradients; with FSDP, also all weights for each of the two passes.
+
+    Each of FSDP's three transfers moves half the bytes of an all-reduce of the same size. Blocks are sent
+    before they are used, so all but the first can overlap with the whole step.
+    """
+    profile, (link, rate) = question.profile, link_of(spec)
+    if not sharded:
+        gradient = float(profile.trainable_parameters * GRADIENT_BYTES)
+        return Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=step_s)
+    element = profile.recipe.weight_type.bytes_each
+    weights, gradients = profile.parameters * element, profile.trainable_parameters * element
+    first = profile.parameters if profile.blocks is None else profile.blocks.largest_parameters
+    return Exchange(
+        gradient_bytes=(2 * weights + gradients) / 2,
+        link=link,
+        rate=rate,
+        step_s=step_s,
+        unhidden_bytes=first * element / 2,
+        cover_share=1.0,
+    )
+
+
+def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
+    """Return the log ratio of the throughput per GPU on ``many`` GPUs to that on ``few``."""
+    shares = _shares_of(tuple(logs))
+
+    def log_slowdown(n: int) -> float:
+        waits_s = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])
+        return math.log(1 + shares["waiting"] * math.log2(n) + waits_s / exchange.step_s)
+
+    return (log_slowdown(few) if few > 1 else 0.0) - log_slowdown(many)
+
+
+@lru_cache(maxsize=64)
+def _shares_of(logs: tuple[float, ...]) -> Mapping[str, float]:
+    return dict(zip(SHARES, map(math.exp, logs), strict=True))
+
+
+def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
+    """Return the typical error of ``log_efficiency``, from the uncertainty of the shares and other effects.
+
+    Other effects, such as the harness's data loading and logging, grow with each doubling of the GPU count.
+    """
+    slope = slopes(fitted.logs, exchange, few, many)
+    variance = float(slope @ np.array(fitted.covariance) @ slope)
+    return math.hypot(math.sqrt(max(0.0, variance)), fitted.noise * math.log2(many / few))
+
+
+def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
+    """Return the derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
+    base = log_efficiency(logs, exchange, few, many)
+    moved = _moved(tuple(logs))
+    return np.array([log_efficiency(row, exchange, few, many) - base for row in moved]) / _SMALL
+
+
+@lru_cache(maxsize=8)
+def _moved(logs: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    # Return the logs with one of them moved in each row.
+    return tuple(map(tuple, (np.array(logs) + _SMALL * np.eye(len(SHARES))).tolist()))
+
+
+def link_of(spec: GpuSpec) -> tuple[Link, float]:
+    """Return the link that carries the gradients, and its rate in one direction [B/s].
+
+    NVLink and Infinity Fabric count only if every card of this model has them (SXM, OAM), because offers do
+    not say whether PCIe cards have a bridge. GeForce cards do not communicate directly over PCIe.
+    """
+    if spec.is_linked and spec.link is not None and spec.nvlink_bytes_per_s:
+        return spec.link, spec.nvlink_bytes_per_s / 2
+    lanes = PCIE_LANES * _PCIE_LANE_BYTES_PER_S.get(spec.pcie_generation or 3, _PCIE_LANE_BYTES_PER_S[3])
+    return ("host" if spec.line in {"GeForce", "TITAN"} else "pcie"), lanes
+
+
+def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> float:
+    """Return the exchange time that the step waits for [s], at least that of the last bucket.
+
+    Args:
+        exchange: What is exchanged, and over which link.
+        n: Number of GPUs.
+        share: Share of the link's rate that is reached.
+        hidden_share: Share of the backward pass that hides the exchange. A fitted share above 1 counts as 1.
+    """
+    ring, rate = 2 * (n - 1) / n, exchange.rate * share
+    whole = ring * exchange.gradient_bytes / rate
+    last = ring * min(exchange.gradient_bytes, exchange.unhidden_bytes) / rate
+    return max(last, whole - min(1.0, hidden_share) * exchange.cover_share * exchange.step_s)

@@ -1,27 +1,39 @@
-"""The question that a prediction answers (a workload at a precision), and its case on each GPU."""
+"""A workload at a precision: the question of a prediction, its case on each GPU, and measurements of it."""
 
-from __future__ import annotations
-
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.findings import is_unfounded
 from gpubench.models import (
     Case,
+    DeviceProfile,
     Execution,
+    Finding,
+    FindingKind,
     Framework,
     GpuSpec,
+    Measurement,
+    MicroResult,
     Precision,
+    Run,
     Stack,
+    Status,
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.models.run import newest_first
 from gpubench.precisions import AMP, BF16, best_amp, in_memory
 from gpubench.profile import load_profiles
+from gpubench.readings import h200_readings
+from gpubench.specs import find_spec
+from gpubench.spread import ELSEWHERE
 from gpubench.workload import check_weights
 
 FITTED_VENDOR = "NVIDIA"
@@ -72,7 +84,9 @@ def question_of(
     Raises:
         MisuseError: If the precision contradicts the requested type of the weights.
     """
-    resolved = precision_of(precision, profile)
+    name = profile.usual_precision if precision is None else precision
+    # The best mixed precision is chosen later, for each GPU
+    resolved: Precision | Literal["amp"] = "amp" if name in {None, AMP} else Precision(name)
     check_weights(profile.name, profile.recipe, asked, (resolved,), profile.offered)
     lacks_graph = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     is_eager_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
@@ -204,14 +218,14 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
     """Whether a GPU has hardware for a precision: by its compute capability or, outside NVIDIA, its rates."""
-    if precision.within(capability_of(spec)):
-        return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate
-    return by_rate and getattr(spec, precision.facts.format.peak) is not None
+    return precision.within(capability_of(spec)) or (
+        by_rate and getattr(spec, precision.facts.format.peak) is not None
+    )
 
 
-def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Return why the model was not checked for this GPU and precision; None if it was."""
+def domain_gap(spec: GpuSpec, precision: Precision, execution: Execution = Execution.GRAPH) -> str | None:
+    """Return why the model was not checked for this GPU, precision and execution; None if it was."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
@@ -225,7 +239,8 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
         return "its row in the specification table has no FP16 tensor rate"
     if mode == "tf32" and not spec.tf32_tensor_flops_per_s:
         return "its row in the specification table has no TF32 rate"
-    return None
+    is_fitted = execution.facts.host_s_per_operator is not None
+    return None if is_fitted else never_predicted(execution)
 
 
 def never_predicted(way: Precision | Execution) -> str:
@@ -233,13 +248,188 @@ def never_predicted(way: Precision | Execution) -> str:
     return f"{way} is measured, never predicted: the fit has no published rows for it"
 
 
-def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
-    """Return a precision by name, or the profile's usual one; ``amp`` is resolved for each GPU later."""
-    name = profile.usual_precision if text is None and profile is not None else text
-    return "amp" if name is None or name == AMP else Precision(name)
-
-
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:
     """Return the compute capability as numbers; None if unknown or another vendor's target (gfx942)."""
     major, dot, minor = (spec.compute_capability or "").partition(".")
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
+
+
+# --- measurements of the question's workload ----------------------------------------------------------------
+
+DISTURBED = frozenset(
+    {
+        FindingKind.SHARED_GPU,
+        FindingKind.THROTTLED,
+        FindingKind.IMPLAUSIBLE,
+        FindingKind.LOSS_NOT_FINITE,
+        FindingKind.MEMORY_SPILLED,
+    }
+)
+"""A measurement with any of these findings is never used."""
+UNKNOWN_NOISE = 0.05  # log half-width assumed for a measurement too short to have an interval
+EAGER_LIMIT = 1.10
+"""Ratio of eager to CUDA-graph step time above which an eager step counts as host-bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One measured case on one known GPU.
+
+    Attributes:
+        low, high: Ends of the throughput's interval; None if the measurement was too short to have one.
+        noise: Log half-width of that interval, or an assumed one; includes the spread between cards and
+            hosts.
+        basis: ``measured`` for the user's own runs, ``reference`` for those that the package ships.
+        origin: Who measured an added run, on what and when; None for a run of this results folder.
+    """
+
+    spec: GpuSpec
+    case: Case
+    samples_per_s: float
+    low: float | None
+    high: float | None
+    noise: float
+    host_bound: bool
+    host_cpu: str | None
+    peak_memory_bytes: int | None
+    run_id: str
+    basis: Literal["measured", "reference"]
+    findings: tuple[Finding, ...] = ()
+    at_largest_batch: bool = False
+    peak_reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    first_token_s: float | None = None
+    per_token_s: float | None = None
+    power_w: float | None = None
+    micro: tuple[MicroResult, ...] = ()
+    origin: str | None = None
+
+
+def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
+    """Return the usable GPU readings of the question's workload, task and recipe.
+
+    The user's runs come before the shipped ones, the newest first in each; timings of a hand-written loop
+    come last. A prediction never starts from a CPU, a MIG slice, a shared GPU, or a GPU missing from the
+    specification table.
+    """
+    recipe = question.profile.recipe
+    every = _read(question, own, "measured") + _read(question, reference, "reference")
+    on_one_gpu = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
+    of_recipe = (r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision))
+    return [*of_recipe, *_loop_readings(question)]
+
+
+def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
+    """Return every measurement of the question's workload and task with a peak memory, newest first.
+
+    Any recipe and number of GPUs is accepted, host-bound or not, because a peak describes only its own case.
+    Shipped runs are left out, because the memory model is checked against them.
+    """
+    return [reading for reading in _read(question, own, "measured") if reading.peak_memory_bytes]
+
+
+def _read(question: Question, runs: Sequence[Run], basis: Literal["measured", "reference"]) -> list[Reading]:
+    """Return every undisturbed measurement of the question's workload and task on a known GPU."""
+    return [
+        _reading(spec, m, run, basis)
+        for run in newest_first(runs)
+        if (spec := gpu_of(run.device)) is not None
+        for m in run.measurements
+        if _is_of(question, m)
+    ]
+
+
+def _is_of(question: Question, m: Measurement) -> bool:
+    return (
+        m.case.workload == question.profile.name
+        and m.case.workload_version == question.profile.version
+        and m.case.task == question.task
+        and m.case.framework == question.framework
+        and m.status is Status.OK
+        and bool(m.samples_per_s)
+        and not any(finding.kind in DISTURBED for finding in m.findings)
+    )
+
+
+def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
+    assert m.samples_per_s is not None  # ``_is_of`` requires it
+    low, high = m.samples_per_s_low, m.samples_per_s_high
+    spread = None if low is None or high is None else math.log(high / low) / 2
+    # The answer must hold for any card of this model, in any host
+    noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, ELSEWHERE)
+    has_interval = basis == "reference" or spread is not None
+    return Reading(
+        spec=spec,
+        case=m.case,
+        samples_per_s=m.samples_per_s,
+        low=m.samples_per_s * math.exp(-noise) if has_interval else None,
+        high=m.samples_per_s * math.exp(noise) if has_interval else None,
+        noise=noise,
+        host_bound=m.is_host_bound,
+        host_cpu=run.environment.cpu if m.is_host_bound else None,
+        peak_memory_bytes=m.peak_memory_bytes,
+        run_id=run.run_id,
+        basis=basis,
+        findings=m.findings,
+        at_largest_batch=m.at_largest_batch,
+        peak_reserved_bytes=m.peak_reserved_bytes,
+        device_bytes=m.device_bytes,
+        first_token_s=m.first_token_s,
+        power_w=m.mean_power_w,
+        per_token_s=m.per_token_s,
+        micro=run.micro,
+        origin=run.origin,
+    )
+
+
+def _loop_readings(question: Question) -> Iterator[Reading]:
+    """Yield the shipped timings of a hand-written loop: the GPU-bound steps of the question's workload."""
+    shipped = h200_readings()
+    spec = find_spec(shipped.gpu_key)
+    if (
+        spec is None
+        or question.task is not TaskKind.TRAIN
+        or question.framework is not Framework.TORCH
+        or load_profiles().get(question.profile.name) != question.profile
+    ):
+        return
+    timed = [
+        (step, execution, step_s)
+        for step in shipped.steps
+        if step.workload == question.profile.name
+        for execution, step_s in step.step_s.items()
+        if step_s <= EAGER_LIMIT * step.step_s[Execution.GRAPH]
+    ]
+    for step, execution, step_s in timed:
+        asked = msgspec.structs.replace(question, execution=execution, batch_size=step.batch_size)
+        rate = step.batch_size / step_s
+        yield Reading(
+            spec=spec,
+            case=case_at(asked, step.precision),
+            samples_per_s=rate,
+            low=rate * math.exp(-ELSEWHERE),
+            high=rate * math.exp(ELSEWHERE),
+            noise=ELSEWHERE,
+            host_bound=False,
+            host_cpu=None,
+            peak_memory_bytes=None,
+            run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+            basis="reference",
+        )
+
+
+def gpu_of(device: DeviceProfile) -> GpuSpec | None:
+    """Return the specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
+    if device.is_cpu or device.mig_enabled or device.gpu_key is None:
+        return None
+    return find_spec(device.gpu_key)
+
+
+def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:
+    """Return the first reading of exactly this case on this GPU; the readings are in order of preference."""
+    return next((r for r in readings if r.spec.key == gpu_key and r.case == case), None)
+
+
+def same_arithmetic(a: Case, b: Case) -> bool:
+    """Whether two cases use the same arithmetic; both kinds of AMP count as one."""
+    return a.precision == b.precision or (a.precision.is_amp and b.precision.is_amp)

@@ -1,7 +1,5 @@
 """The requests of ``gpubench predict`` and ``gpubench memory``, with a field for each option."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from gpubench.models import WorkloadProfile
 
 
-def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
+def read_workload_or_profile(value: Any, name: str) -> "str | WorkloadProfile":
     """Return the name of a workload, or a profile unchanged.
 
     Raises:

@@ -5,8 +5,7 @@ the roofline is a sum, coefficients fitted to totals apply to operators too. The
 arithmetic and traffic for each operator, lacks this property and scored worse; see docs/decisions.md.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -17,7 +16,9 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import (
+    DecodeWork,
     Execution,
+    GpuSpec,
     MemoryFormat,
     Operator,
     OperatorKind,
@@ -60,15 +61,13 @@ grows, the rate approaches the one measured for large products.
 """
 ABOVE_STATED_CLOCK = 1.1
 """Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
-EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
         execution.value: seconds
         for execution in Execution
         if (seconds := execution.facts.host_s_per_operator) is not None
     },
-    "": EAGER_HOST_S_PER_OPERATOR,
-    "fused": EAGER_HOST_S_PER_OPERATOR,
+    **dict.fromkeys(("", "fused"), Execution.EAGER.facts.host_s_per_operator or 0.0),
 }
 """Host time per operator if it was not measured [s], by the execution of a published row ("" if none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
@@ -366,19 +365,17 @@ def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
 
 
 def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
-    index = _efficiency_index(arithmetic.conv, chips)
-    efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
-    winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
-    on_tensor = _pick(chips.tensor, arithmetic.conv)
-    layout = np.exp(-c.channels_last * (arithmetic.channels_last & on_tensor))
+    efficiencies = (c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half)
+    speedups = (c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half)
+    efficiency, winograd = (_of_pipes(each, arithmetic.conv, chips) for each in (efficiencies, speedups))
+    gain = c.channels_last * (arithmetic.channels_last & _pick(chips.tensor, arithmetic.conv))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
-    seconds: Floats = flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * layout
-    return seconds
+    return np.asarray(flops / (efficiency * _usable_peak(arithmetic.conv, chips, c.width)) * np.exp(-gain))
 
 
 def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Floats:
-    index = _efficiency_index(arithmetic.matmul, chips)
-    efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
+    efficiencies = (c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half)
+    efficiency = _of_pipes(efficiencies, arithmetic.matmul, chips)
     fitted = efficiency * _usable_peak(arithmetic.matmul, chips, c.width_matmul)
     products = work.flops[..., 2]
     sped_up = np.where(arithmetic.chains_fused, FUSED_AT_MEASURED_RATE * (products - work.wide_flops), 0.0)
@@ -392,10 +389,14 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
 _FP32, _TF32 = int(Mode.FP32), int(Mode.TF32)
 
 
-def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
-    """Return 0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; without tensor cores, 0 or 1."""
+def _of_pipes(coefficients: Sequence[float], mode: Indices, chips: Chips) -> Floats:
+    """Return each step's coefficient, from those of FP32, FP32 on two pipes, TF32 and half, (n,).
+
+    Without tensor cores, every mode runs in FP32.
+    """
     plain = np.where(chips.dual_issue, 1, 0)
-    return np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
+    index = np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
+    return np.take(coefficients, index)
 
 
 def _usable_peak(mode: Indices, chips: Chips, width: float) -> Floats:
@@ -413,19 +414,60 @@ _T = TypeVar("_T")
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
     """Return the chosen rows of a dataclass of arrays and of the dataclasses nested in it."""
-    taken: _T = _joined([table], lambda arrays: arrays[0][rows])
-    return taken
+    return _joined([table], lambda arrays: arrays[0][rows])
 
 
 def stack(tables: Sequence[_T]) -> _T:
     """Concatenate dataclasses of arrays by row, along with the dataclasses nested in them."""
-    stacked: _T = _joined(tables, np.concatenate)
-    return stacked
+    return _joined(tables, np.concatenate)
 
 
-def _joined(tables: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
+def _joined(tables: Sequence[_T], join: Callable[[Sequence[Any]], Any]) -> _T:
     if not is_dataclass(tables[0]):
-        return join(tables)
+        joined: _T = join(tables)
+        return joined
     parts = {field.name: [getattr(each, field.name) for each in tables] for field in fields(tables[0])}
     changes = {name: _joined(values, join) for name, values in parts.items()}
     return replace(tables[0], **changes)  # type: ignore[type-var]
+
+
+# --- the time to generate one token -------------------------------------------------------------------------
+
+# The time is that of reading the weights and the cache from memory once, plus a fixed time. Two numbers are
+# fitted to 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the datasheet's
+# bandwidth that is reached, and the fixed time. Other engines are predicted with the same two numbers and
+# marked as not validated. ``tests/decode_fit.py`` has the fit; a test checks that it still gives these
+# numbers.
+
+VALIDATED_ENGINE = "llama.cpp"
+DECODE_BANDWIDTH_SHARE = 0.931137888108705
+"""Share of the datasheet's bandwidth reached when reading weights and cache."""
+TOKEN_FIXED_S = 0.0033595253159264837
+"""Fixed time per token [s]."""
+TOKEN_HALF_WIDTH = 0.3414250190429823
+"""Log half-width of the interval: the largest, over all GPUs, of the median error on the rows of a GPU that
+was left out of the fit."""
+TOKEN_FACTOR = math.exp(TOKEN_HALF_WIDTH)
+"""Ratio of a time to the lower end of its interval, and of the upper end to the time."""
+DECODE_COMPUTE_SHARE = 0.5
+"""Assumed share of the dense tensor peak that matrix products with few rows reach. It matters only at large
+batches, which no published row covers."""
+
+
+def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> float | None:
+    """Predict the time to generate one token for every sequence [s]; None if the bandwidth is unknown.
+
+    Args:
+        work: Bytes to read and FLOPs to compute for one token.
+        context_tokens: Tokens in the cache of each sequence, on average over the generation.
+        batch_size: Sequences generated in parallel; the weights are read once for all of them.
+        spec: The card.
+    """
+    bandwidth = spec.memory_bandwidth_bytes_per_s
+    if not bandwidth:
+        return None
+    moved = work.weight_bytes + batch_size * context_tokens * work.cache_bytes_per_token
+    reading_s = moved / (DECODE_BANDWIDTH_SHARE * bandwidth)
+    peak = spec.bf16_tensor_flops_per_s or spec.fp16_tensor_flops_per_s or spec.fp32_flops_per_s
+    computing_s = batch_size * work.flops_per_token / (DECODE_COMPUTE_SHARE * peak) if peak else 0.0
+    return max(reading_s, computing_s) + TOKEN_FIXED_S

@@ -1,7 +1,5 @@
 """Sealed forecasts: predictions made before anybody measured the cases, with a hash of all of them."""
 
-from __future__ import annotations
-
 import csv
 import shlex
 from collections.abc import Iterator
@@ -130,8 +128,8 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
             continue
         skipped.append({"case": case, "reason": why})
     if not rows:
-        first = f": {skipped[0]['case']}: {skipped[0]['reason']}" if skipped else ""
-        raise MisuseError(f"{readings}: no line can be scored against the seal{first}")
+        case, why = skipped[0].values()
+        raise MisuseError(f"{readings}: no line can be scored against the seal: {case}: {why}")
     # Errors of the time per sample, which is the inverse of the rate
     error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])
     known = [row["is_inside"] for row in rows if row["is_inside"] is not None]
@@ -193,8 +191,9 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
     if not lines:
         raise MisuseError(f"{path} has no line below its header: give a case per line")
     if unknown := set(names) - columns - _REMARKS - {RATE}:
-        known = ", ".join(sorted(columns))
-        raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+        raise MisuseError(
+            f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {', '.join(sorted(columns))}"
+        )
     if repeated := [name for name in names if names.count(name) > 1]:
         raise MisuseError(f"{path}: more than one column {repeated[0]!r}")
     for number, cells in lines:

@@ -28,9 +28,8 @@ from gpubench.models import (
 from gpubench.names import normalize
 from gpubench.options import asked_recipe
 from gpubench.precisions import AMP
-from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
+from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, peaks_of, question_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.recommend.candidates import usual_job
 from gpubench.recommend.economics import generation_times
@@ -363,7 +362,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,
-        host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
+        host_cpu=run.environment.cpu if measurement.is_host_bound else None,
         first_token_s=measurement.first_token_s,
         per_token_s=Interval(measurement.per_token_s),
         findings=measurement.findings,

@@ -31,9 +31,8 @@ from gpubench.models import (
 )
 from gpubench.models.ranking import MODELED
 from gpubench.predict import memory
-from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
-from gpubench.predict.question import Question, Refusal
-from gpubench.predict.scaling import scaling
+from gpubench.predict.model import scaling
+from gpubench.predict.question import UNKNOWN_NOISE, Question, Reading, Refusal
 from gpubench.profile.allowance import card_of
 from gpubench.stats import Z90, Z95
 

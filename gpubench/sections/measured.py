@@ -377,7 +377,7 @@ def _is_host_paced(pair: Effect) -> bool | None:
 
 
 def _pace(pair: Effect) -> str:
-    if any(f.kind is FindingKind.HOST_BOUND for f in pair.baseline.measurement.findings):
+    if pair.baseline.measurement.is_host_bound:
         return "the host, when eager"
     if pair.result.case.execution is Execution.COMPILE:
         return UNKNOWN

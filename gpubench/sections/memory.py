@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import Bullets, Column, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import CardClass, MemoryBasis, MemoryFit, MemoryNeed, ParallelMode
 from gpubench.predict.memory_answer import (
+    EXPLANATION,
+    MOST_CONTEXT,
     MOST_NAMES,
+    Capacity,
     MemoryAnswer,
     MemoryAnswers,
 )
 from gpubench.sections.data import ALLOCATED, IN_USE, RESERVED
 from gpubench.units import UNKNOWN, capitalized, format_bytes
-
-if TYPE_CHECKING:
-    from gpubench.predict.capacity import Capacity
 
 _SHARED = {
     ParallelMode.DDP: "one job with all weights on each GPU (--jobs ddp)",
@@ -120,10 +119,8 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
     """Return the longest sequence of each model that fits on a card, by kind of use."""
-    from gpubench.predict.capacity import EXPLANATION, MOST_CONTEXT
-
-    ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
-    context = {(each.model, each.way): each.context_tokens for each in capacity.rooms}
+    ways = tuple(dict.fromkeys(each.trace.way for each in capacity.rooms))
+    context = {(each.trace.model, each.trace.way): each.context_tokens for each in capacity.rooms}
 
     def cell(tokens: int) -> str:
         return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"

@@ -10,7 +10,7 @@ import pytest
 from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.models import Case, Checkpointing, StepMemory, WeightType
-from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_traces
+from gpubench.predict.memory_answer import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_traces
 from gpubench.predict.question import NO_SPEED, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
@@ -27,7 +27,7 @@ WAYS = ("full", "LoRA", "QLoRA", "decode, 16 bits", "decode, 8 bits", "decode, 4
 
 def rooms(name: str) -> dict[tuple[str, str], Room]:
     found: Capacity = capacity_of(require_spec(name))
-    return {(room.model, room.way): room for room in found.rooms}
+    return {(room.trace.model, room.trace.way): room for room in found.rooms}
 
 
 def whole(name: str) -> StepMemory:
@@ -65,7 +65,7 @@ def test_every_model_has_every_training_method_and_a_shorter_context_on_a_smalle
     models = tuple(dict.fromkeys(model for model, _ in large))
     assert list(large) == [(model, way) for model in models for way in WAYS]
     assert all(small[key].context_tokens <= room.context_tokens for key, room in large.items())
-    sizes = [large[model, "full"].parameters for model in models]
+    sizes = [large[model, "full"].trace.parameters for model in models]
     assert sizes == sorted(sizes)
     assert 1e9 < sizes[0] < sizes[-1] < 75e9
     for model in models:

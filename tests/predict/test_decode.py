@@ -9,13 +9,19 @@ import pytest
 from decode_fit import decode_fit, decode_readings
 
 from gpubench.models import DecodeWork
-from gpubench.predict.decode import BANDWIDTH_SHARE, FACTOR, FIXED_S, HALF_WIDTH, token_time
+from gpubench.predict.roofline import (
+    DECODE_BANDWIDTH_SHARE,
+    TOKEN_FACTOR,
+    TOKEN_FIXED_S,
+    TOKEN_HALF_WIDTH,
+    token_time,
+)
 from gpubench.specs import load_specs, require_spec
 
 
 def test_the_shipped_decode_numbers_match_the_fit():
     fit = decode_fit()
-    shipped = (BANDWIDTH_SHARE, FIXED_S, HALF_WIDTH)
+    shipped = (DECODE_BANDWIDTH_SHARE, TOKEN_FIXED_S, TOKEN_HALF_WIDTH)
     assert shipped == pytest.approx((fit.share, fit.fixed_s, fit.half_width), rel=1e-9)
 
 
@@ -39,7 +45,9 @@ def test_the_interval_contains_at_least_ten_of_twelve_gpus():
     for reading in readings:
         work = DecodeWork(weight_bytes=reading.bytes_read, cache_bytes_per_token=0, flops_per_token=0)
         token_s = token_time(work, 0, 1, load_specs()[reading.gpu_key])
-        held.setdefault(reading.gpu_key, []).append(1 / FACTOR <= reading.token_s / token_s <= FACTOR)
+        held.setdefault(reading.gpu_key, []).append(
+            1 / TOKEN_FACTOR <= reading.token_s / token_s <= TOKEN_FACTOR
+        )
     shares = [mean(each) for each in held.values()]
     assert len(shares) == 12
     assert sum(share >= 0.5 for share in shares) >= 10

@@ -37,13 +37,21 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.predict import model
-from gpubench.predict.anchors import differences, peaks_of, readings_of
 from gpubench.predict.answers import draw, reasons
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.memory import need_of, scale_of
 from gpubench.predict.memory_answer import answer_memory
-from gpubench.predict.question import Question, Refusal, case_for, question_of, why_impossible
+from gpubench.predict.model import differences
+from gpubench.predict.question import (
+    Question,
+    Refusal,
+    case_for,
+    peaks_of,
+    question_of,
+    readings_of,
+    why_impossible,
+)
 from gpubench.predict.roofline import ABOVE_STATED_CLOCK, work_of
 from gpubench.probe.amd import matrix_formats
 from gpubench.profile import load_profiles, profile_of
@@ -514,7 +522,7 @@ def test_an_impossible_batch_is_misuse(batch_size):
 
 def test_no_heavy_library_is_imported():
     code = (
-        "import sys; import gpubench.predict.estimate, gpubench.predict.scaling; "
+        "import sys; import gpubench.predict.estimate; "
         "print([m for m in ('torch', 'pandas', 'scipy', 'plotly') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

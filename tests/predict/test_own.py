@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from gpubench.models import Execution, MicroResult, Precision
-from gpubench.predict.anchors import readings_of
 from gpubench.predict.chips import Mode, chips_of
 from gpubench.predict.estimate import estimate
 from gpubench.predict.model import host_s_per_operator, measured_chip
-from gpubench.predict.question import Question, case_for
+from gpubench.predict.question import Question, case_for, readings_of
 from gpubench.predict.roofline import work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs

@@ -16,13 +16,12 @@ from scipy.spatial import cKDTree
 
 from gpubench.folders import data_rows
 from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, Precision, Verdict
-from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chips_of, product_rate
 from gpubench.predict.estimate import MOST_GAIN, estimate
 from gpubench.predict.memory import fit_of
 from gpubench.predict.model import LIMITED_WORDS, predict_all
-from gpubench.predict.question import Question, case_for, question_of
+from gpubench.predict.question import UNKNOWN_NOISE, Question, Reading, case_for, question_of
 from gpubench.predict.roofline import arithmetic_of, least_step_s, log_throttle, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.record.store import reference_runs

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.model import Exchange, exchange_of, exposed_s, link_of, scaling
 from gpubench.predict.question import Question
-from gpubench.predict.scaling import Exchange, exchange_of, exposed_s, link_of, scaling
 from gpubench.specs import load_specs
 from predict.profiles import published
 

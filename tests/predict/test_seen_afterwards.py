@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from gpubench.models import CardClass, Execution, Measurement, Precision, Run, Status
-from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate
 from gpubench.predict.memory import fit_of, scale_of
 from gpubench.predict.memory import need_of as need_with
-from gpubench.predict.question import question_of
+from gpubench.predict.question import Reading, peaks_of, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import need_of
 from gpubench.record.store import read_run

@@ -6,13 +6,12 @@ import msgspec
 import pytest
 
 from gpubench.models import Execution, ParallelMode
-from gpubench.predict.anchors import readings_of
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import predict
 from gpubench.predict.memory import fit_of, need_of
-from gpubench.predict.question import Refusal, case_for, question_of
+from gpubench.predict.model import exchange_of, scaling
+from gpubench.predict.question import Refusal, case_for, question_of, readings_of
 from gpubench.predict.request import PredictRequest
-from gpubench.predict.scaling import exchange_of, scaling
 from gpubench.profile import profile_of
 from gpubench.recommend import trial
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather

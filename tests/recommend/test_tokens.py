@@ -12,9 +12,9 @@ from predict.runs import run_of
 
 from gpubench.errors import MisuseError
 from gpubench.models import Precision, TaskKind
-from gpubench.predict.decode import token_time
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
+from gpubench.predict.roofline import token_time
 from gpubench.profile import load_profiles, profile_of
 from gpubench.recommend.economics import generation_times, token_costs
 from gpubench.recommend.evidence import Runs, gather

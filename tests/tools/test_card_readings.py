@@ -17,7 +17,7 @@ import gpubench
 from gpubench.folders import data_path
 from gpubench.interval import Interval
 from gpubench.models import Estimate, Precision
-from gpubench.predict.card_readings import READINGS_FILE, CardReading, including, reading_of
+from gpubench.predict.estimate import READINGS_FILE, CardReading, including, reading_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from tools.published import published_rows, usual_math_mode

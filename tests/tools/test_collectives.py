@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpubench.predict.scaling import link_of
+from gpubench.predict.model import link_of
 from gpubench.specs import load_specs
 from tools.calibrate import SHARE_PRIORS
 

@@ -16,7 +16,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from gpubench.folders import data_path
-from gpubench.predict.power import DEEP_SHARE, LEAST_SHARE, POWER_FILE, load_power_law, log_factors
+from gpubench.predict.estimate import DEEP_SHARE, LEAST_SHARE, POWER_FILE, load_power_law, log_factors
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "zeus_power.csv.gz"
 BOARD_W = {

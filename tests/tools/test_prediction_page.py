@@ -24,8 +24,8 @@ from gpubench.folders import data_rows
 from gpubench.models import Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
+from gpubench.predict.model import SHARES, scaling
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
-from gpubench.predict.scaling import SHARES, scaling
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings, load_mlperf
 from gpubench.recommend.rank import rank

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.scaling import SHARES
+from gpubench.predict.model import SHARES
 from tools.calibrate import SHARE_PRIORS, fit_scaling, jobs
 from tools.evaluate import scaling_figures
 

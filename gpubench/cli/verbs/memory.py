@@ -5,7 +5,7 @@ import msgspec
 from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.models import MEMORY_VERSION
-from gpubench.predict import capacity, memory_answer
+from gpubench.predict import memory_answer
 from gpubench.predict.question import first_reasons
 from gpubench.predict.request import MemoryRequest
 from gpubench.sections.memory import answered, room
@@ -45,7 +45,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
         raise MisuseError(
             "without a workload, --gpu shows what fits on the card and takes no other option: add a workload"
         )
-    found = [capacity.capacity_of(usual_spec(name)) for name in request.gpus]
+    found = [memory_answer.capacity_of(usual_spec(name)) for name in request.gpus]
     output.answer(
         as_json,
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},
