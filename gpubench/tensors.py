@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -183,13 +183,27 @@ _MOVING = {"cuda", "pin_memory", "to"}
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
-class OffGpu(TorchFunctionMode):
-    """Keeps a model's tensors off a GPU that the model's code names.
+@contextmanager
+def off_gpu() -> Iterator[None]:
+    """Keep a model's tensors off a GPU that its code names or makes the default, inside the block.
 
     It is active while a model is built, traced, or run as the reference. Many scripts check
     ``torch.cuda.is_available()`` once and then always name that device.
     """
+    if isinstance(next(iter(_get_current_function_mode_stack()[-1:]), None), _OffGpu):
+        yield  # every call passes each mode
+        return
+    with (
+        _OffGpu(),
+        replaced(torch, set_default_device=lambda _: None),  # which would also override the meta device
+        replaced(
+            torch.cuda, set_device=lambda _: None, device=lambda _: nullcontext(), current_device=lambda: 0
+        ),
+    ):
+        yield
 
+
+class _OffGpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         name = getattr(func, "__name__", "")

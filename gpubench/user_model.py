@@ -22,6 +22,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -72,10 +73,10 @@ def load_own(reference: str) -> workload.Workload:
         hugging_face = importlib.import_module("gpubench_workloads._hugging_face")
         described: workload.Workload = hugging_face.load(_config(match), name, _sources(match, None))
         return described
-    from gpubench.tensors import OffGpu
+    from gpubench.tensors import off_gpu
 
     file = _file(match)  # before the user's code can change the folder
-    with OffGpu():
+    with off_gpu():
         found, module = import_own(reference)
     return replace(workload_of(name, found, module), version=_sources(match, file))
 
@@ -385,9 +386,9 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Tas
 
 
 def _called(name: str, build: Callable[[], Any]) -> Any:
-    from gpubench.tensors import OffGpu, plain_checks, plain_encoders
+    from gpubench.tensors import off_gpu, plain_checks, plain_encoders
 
-    with OffGpu(), plain_encoders(), plain_checks():
+    with off_gpu(), plain_encoders(), plain_checks():
         return foreign_code.import_foreign(name, build)
 
 
@@ -400,8 +401,15 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
     with_seed = takes_seed(name, build)
 
     def once(batch_size: int, seed: int) -> Any:
-        with workload.seeded(seed):
-            return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
+        try:
+            with workload.seeded(seed):
+                return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
+        except MisuseError as error:
+            first = _parameters(build)[0]
+            if "'int' object" not in str(error) or "batch" in first:  # it may expect a config
+                raise
+            advice = f"gpubench gives build only a batch size, here as {first}: define build(batch_size)"
+            raise MisuseError(f"{error}; {advice}") from error.__cause__
 
     def checked(made: Any, batch_size: int) -> workload.Task:
         return _prepared(name, _task(name, made, batch_size))
@@ -449,10 +457,7 @@ def _words(file: str, module: ModuleType, name: str, default: str) -> str:
 
 
 def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
-    """Build a batch of two on the meta device, where a layer of any size takes no memory.
-
-    If the user's code fails there, it is run on the CPU.
-    """
+    """Build a batch of two on the meta device, where layers take no memory; if that fails, on the CPU."""
     import torch
 
     try:
@@ -504,14 +509,21 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
     """Return whether a build takes a seed after the batch size: a required argument, or one named ``seed``.
 
     Raises:
-        MisuseError: If it takes neither one argument nor two.
+        MisuseError: If it takes neither one argument nor two, or the batch size is not the first.
     """
-    takes_two, needs_two = _binds(build, 2, 0), not _binds(build, 2)
-    if needs_two and not takes_two:
+    takes_two, needs_two, parameters = _binds(build, 2, 0), not _binds(build, 2), _parameters(build)
+    if (needs_two and not takes_two) or "batch_size" in parameters[1:]:
         raise MisuseError(
-            f"{name}: build must take one argument, build(batch_size), or two, build(batch_size, seed)"
+            f"{name}: build must take one argument, build(batch_size), or two, build(batch_size, seed); it "
+            f"takes {listing(parameters, 5) or 'nothing'}"
         )
-    return takes_two and (needs_two or [*inspect.signature(build).parameters][1:2] == ["seed"])
+    return takes_two and (needs_two or parameters[1:2] == ["seed"])
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    with suppress(TypeError, ValueError):  # some callables in C have no signature
+        return [*inspect.signature(function).parameters]
+    return []
 
 
 def _binds(function: Callable[..., Any], *arguments: object, **named: object) -> bool:

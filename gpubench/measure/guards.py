@@ -32,7 +32,7 @@ from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.loop import Clock
 from gpubench.measure.step import Generation, Work, copied, generate, relative_error, seed_all, to_device
 from gpubench.models import Case, Cause, Execution, TaskKind
-from gpubench.tensors import OffGpu, tensors_of, with_tensors
+from gpubench.tensors import off_gpu, tensors_of, with_tensors
 from gpubench.units import Seconds, format_bytes
 from gpubench.workload import Batch, Task, forward, set_mode
 
@@ -446,7 +446,7 @@ def _on_cpu(
     """
     inputs, targets = batch
     with (
-        OffGpu(),
+        off_gpu(),
         torch.random.fork_rng(devices=[]),
         torch.set_grad_enabled(grad),
         without_dropout(task.model, train=train),

@@ -83,12 +83,12 @@ def _profile(
     workload = load_workload(reference)  # reports a missing torch
     import_distributed_tensors_late()
     from gpubench.profile.trace import trace_workload
-    from gpubench.tensors import OffGpu
+    from gpubench.tensors import off_gpu
 
     changed = workload.at(asked.recipe(workload))
     if workload.settings:
         workload = changed
-    with OffGpu(), uncompiled():
+    with off_gpu(), uncompiled():
         traced = trace_workload(
             workload,
             MOST_VARIANTS_S,
@@ -150,13 +150,13 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
             f"{format_si(flops, 'FLOP')} are too much to run here; gpubench run checks it"
         )
     from gpubench.profile.operators import refusal, require_finite
-    from gpubench.tensors import OffGpu
+    from gpubench.tensors import off_gpu
 
     try:
         task = workload.build(SAMPLES, _SEED)
         inputs, targets = task.batches[0]
         set_mode(task.model, train=True)
-        with seeded(_SEED), OffGpu():
+        with seeded(_SEED), off_gpu():
             require_finite(task.loss(forward(task.model, inputs), targets))
     except Exception as error:  # a user's model may raise anything; the cause is kept
         if lacks_memory(error) or isinstance(error, NotImplementedError):

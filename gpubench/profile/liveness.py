@@ -46,7 +46,7 @@ from gpubench.profile.growth import (
     on_lines,
     without_equal_loop,
 )
-from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
+from gpubench.profile.operators import ReadsAt, groups_of, on_meta, optimizers_in, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.profile.values import Known, given, numbers_as_1
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
@@ -55,6 +55,8 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, copy_of, forward, seeded, set_mode
 
 _SEED = 0
+# Steps to find which weights never get a gradient; one used half of the time passes for one in 256 cases
+_DRAWS = 8
 # Limit for the parts of prebuilt batches that have values although the tensors are fake, such as NumPy arrays
 _MOST_HOST_BYTES = 64 * MIB
 # Limit for building and running a step, if the number of operators grows with the samples
@@ -255,8 +257,12 @@ class _Tracer:
         with seeded(_SEED):
             task, optimizer = self._with_optimizer(batch_size, kind)
             reads = self._reads_at(batch_size).get(kind)
+            step = partial(step_trace, task, optimizer, is_amp=is_amp)
+            idle: list[Tensor] = []
             with nullcontext() if reads is None else given(reads):
-                trace = step_trace(task, optimizer, is_amp=is_amp)
+                trace = step(idle=idle)
+            if not reads and _drop_states(optimizer, idle, step):
+                trace = step()
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
 
@@ -429,6 +435,7 @@ def step_trace(
     keep_gradients: bool = False,
     at_loss: Callable[[Tensor], object] | None = None,
     calls: list[Any] | None = None,
+    idle: list[Tensor] | None = None,
 ) -> StepTrace:
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
@@ -440,6 +447,7 @@ def step_trace(
             accumulated, or set to zero instead of freed.
         at_loss: Receives the loss, in place of backward pass and update.
         calls: Collects each operator with the shapes of its tensors.
+        idle: Collects the weights that get no gradient although they are trained.
     """
     model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -470,6 +478,8 @@ def step_trace(
             saved = storages.bytes - storages.gradient_bytes - weights - states
             if at_loss is None:
                 loss.backward()
+                if idle is not None:
+                    idle += [p for p in trained if p.grad is None]
                 with numbers_as_1():
                     optimizer.step()
             else:
@@ -526,6 +536,23 @@ def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
     for parameter in model.parameters():
         parameter.grad = None
     return optimizer
+
+
+def _drop_states(optimizer: Optimizer | None, idle: Sequence[Tensor], step: Callable[..., StepTrace]) -> bool:
+    """Free the states of weights that never get a gradient, as a run makes none; return whether any do.
+
+    Steps with other seeds show which of the idle weights of one step are used at random.
+    """
+    states = [each.state for each in optimizers_in(optimizer) if isinstance(each, Optimizer)]
+    idle = [p for p in idle if any(p in state for state in states)]
+    for seed in range(_SEED + 1, _SEED + _DRAWS if idle else 0):
+        others: list[Tensor] = []
+        with seeded(seed):
+            step(idle=others)
+        idle = [p for p in idle if any(p is other for other in others)]
+    for state, parameter in itertools.product(states, idle):
+        state.pop(parameter, None)
+    return bool(idle)
 
 
 def _autocast(is_amp: bool) -> AbstractContextManager[Any]:

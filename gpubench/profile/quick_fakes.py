@@ -63,9 +63,14 @@ class QuickFakeMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Answer one call of an operator."""
+        # No mode needs the functions called and attributes read here
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch offers no public way
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Any, types: Any, args: Sequence[Any], given: Mapping[str, Any]) -> Any:
         if func is DEVICE:
             return args[0].fake_device
-        note, given = self._note, kwargs or {}
+        note = self._note
         if note is None:
             return self._answered(func, types, args, given)
         out = result_of_parts(self, func, args, given)

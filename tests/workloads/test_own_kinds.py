@@ -46,7 +46,7 @@ from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal, seen_on_meta
 from gpubench.profile.trace import Traced, trace_workload
-from gpubench.tensors import OffGpu, tensors_in, tensors_of
+from gpubench.tensors import off_gpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
 
 BATCH = 8
@@ -174,7 +174,7 @@ def test_a_frozen_part_stays_in_the_mode_set_by_its_author(load):
 
 def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
     x = torch.ones(2)
-    with OffGpu():
+    with off_gpu():
         assert x.cuda() is x
         assert x.to("cuda") is x
         assert x.to(0, non_blocking=True) is x
@@ -185,8 +185,16 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
         assert x.to("cpu") is x
         assert torch.zeros(2, device="cuda").is_cpu
         assert nn.Linear(2, 2).cuda().weight.is_cpu
-    with torch.device("meta"), OffGpu():
+        torch.cuda.set_device(0)
+        with torch.cuda.device(0):
+            assert x.to(torch.cuda.current_device()) is x
+        torch.set_default_device("cuda")
+        assert torch.zeros(2).is_cpu
+    with off_gpu(), torch.device("meta"), off_gpu(), off_gpu():
         assert torch.zeros(2, device="cuda:0").is_meta
+        torch.set_default_device("cuda")
+        assert torch.zeros(2).is_meta
+    assert torch.zeros(2).is_cpu
 
 
 @pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])
@@ -257,6 +265,34 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory_untraced is None
     numbers_of_steps = 2 * 4
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
+
+
+UNUSED = """
+import random
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.unused = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 64)
+        self.dropped = nn.Linear(16, 16)
+    def forward(self, x):
+        x = self.first(x).relu()
+        if random.random() < 0.5:
+            x = self.dropped(x).relu()
+        return self.head(x)
+def build(batch_size):
+    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size).long(), nn.CrossEntropyLoss()
+"""
+
+
+def test_weights_that_never_get_a_gradient_have_no_state_but_those_dropped_at_random_do(load):
+    profile = profile_as_built(load(UNUSED))
+    used = profile.parameters - (16 * 64 + 64)
+    numbers_of_steps = 6 * 4
+    assert {step.optimizer_bytes for step in profile.memory if step.task is TaskKind.TRAIN} == {
+        8 * used + numbers_of_steps
+    }
 
 
 def test_the_products_of_an_optimizer_are_counted_once_per_step(load):

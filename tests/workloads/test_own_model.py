@@ -421,7 +421,13 @@ LOADING = {
         "SOURCE has 5,000,000 characters; give at most 200",
     ),
     "import error": ("import no_such_library_at_all", "ModuleNotFoundError: No module named"),
-    "no arguments": ("def build(): ...", "build must take one argument"),
+    "no arguments": ("def build(): ...", "build must take one argument.*; it takes nothing"),
+    "three arguments": ("def build(batch_size, size, data): ...", "it takes batch_size, size and data"),
+    "batch size second": ("def build(name, batch_size): ...", "it takes name and batch_size"),
+    "a config": (
+        "def build(cfg):\n    return cfg.model",
+        r"no attribute 'model' \(.* line 2\); gpubench gives build only a batch size, here as cfg: define",
+    ),
     "build is a number": ("build = 3", "its type is int; it must be a Workload or a function"),
     "needs arguments": (
         "from argparse import *\np = ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()",
