@@ -49,16 +49,15 @@ def make_measurement(
     return Measurement(case=make_case(), status=Status.OK, launches=launches, flops_per_sample=1e6)
 
 
+def one_launch(*rounds: Round, case: Case | None = None, **fields) -> Measurement:
+    """Return the measurement of a case with a single launch."""
+    launch = Launch(index=0, rounds=rounds)
+    return Measurement(case=case or make_case(), status=Status.OK, launches=(launch,), **fields)
+
+
 def test_a_run_survives_json_and_unknown_stays_null():
-    run = Run(
-        run_id="20261120T000000Z-abc",
-        started_at="2026-11-20T00:00:00Z",
-        budget="quick",
-        seed=0,
-        device=DeviceProfile(backend="cpu", unavailable={"power_limit_w": "not reported"}),
-        environment=Environment(gpubench="0", python="3.11", os="linux"),
-        measurements=(make_measurement(),),
-    )
+    device = DeviceProfile(backend="cpu", unavailable={"power_limit_w": "not reported"})
+    run = msgspec.structs.replace(run_of(make_measurement()), device=device)
     data = msgspec.json.encode(run)
     assert msgspec.json.decode(data, type=Run) == run
     assert msgspec.json.decode(data)["device"]["power_limit_w"] is None
@@ -80,24 +79,14 @@ def test_a_throughput_has_no_upper_end_if_its_step_time_may_be_almost_zero(slow_
 
 def test_several_gpus_are_compared_with_the_peak_of_all_of_them():
     """One step a second of batch 2 on each of 4 GPUs: 8 samples of 10 FLOP, against 4 times 100 FLOP/s."""
-    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
-    m = Measurement(
-        case=make_case(batch_size=2, gpu_count=4),
-        status=Status.OK,
-        launches=(launch,),
-        flops_per_sample=10.0,
-        peak_flops_per_s=100.0,
-        gemm_flops_per_s=50.0,
-    )
+    rates = {"flops_per_sample": 10.0, "peak_flops_per_s": 100.0, "gemm_flops_per_s": 50.0}
+    m = one_launch(Round(steps=1, wall_s=1.0), case=make_case(batch_size=2, gpu_count=4), **rates)
     assert (m.samples_per_s, m.mfu, m.mfu_of_gemm) == (8.0, 0.2, 0.4)
 
 
 def test_tokens_per_second_are_tokens_per_sample_times_the_throughput():
     """Eight sequences of 2,048 tokens in half a second: 32,768 tokens a second; unknown stays unknown."""
-    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=0.5),))
-    m = Measurement(
-        case=make_case(batch_size=8), status=Status.OK, launches=(launch,), tokens_per_sample=2048
-    )
+    m = one_launch(Round(steps=1, wall_s=0.5), case=make_case(batch_size=8), tokens_per_sample=2048)
     assert m.tokens_per_s == 32_768
     assert msgspec.structs.replace(m, tokens_per_sample=None).tokens_per_s is None
     assert msgspec.structs.replace(m, launches=()).tokens_per_s is None
@@ -105,15 +94,8 @@ def test_tokens_per_second_are_tokens_per_sample_times_the_throughput():
 
 def test_hfu_counts_recomputation_and_mfu_does_not():
     """Eight samples a second of 13 FLOP, 10 of which are the model's own, against 400 FLOP/s."""
-    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
-    m = Measurement(
-        case=make_case(batch_size=8),
-        status=Status.OK,
-        launches=(launch,),
-        flops_per_sample=10.0,
-        hardware_flops_per_sample=13.0,
-        peak_flops_per_s=400.0,
-    )
+    rates = {"flops_per_sample": 10.0, "hardware_flops_per_sample": 13.0, "peak_flops_per_s": 400.0}
+    m = one_launch(Round(steps=1, wall_s=1.0), case=make_case(batch_size=8), **rates)
     assert (m.mfu, m.hfu) == (0.2, pytest.approx(0.26))
     assert msgspec.structs.replace(m, hardware_flops_per_sample=None).hfu is None
     assert msgspec.structs.replace(m, peak_flops_per_s=None).hfu is None
@@ -192,9 +174,7 @@ def test_an_fp32_row_of_a_device_with_tf32_needs_a_control_or_a_run_that_shows_i
 
 
 def test_an_fp32_row_without_any_proof_is_unproven_however_slow_it_is():
-    bare = Measurement(
-        case=make_case(), status=Status.OK, launches=(Launch(index=0, rounds=nine_rounds(1.0)),)
-    )
+    bare = one_launch(*nine_rounds(1.0))
     fast = Launch(index=0, rounds=nine_rounds(0.1), precision_errors=PROVEN)
     tf32 = Measurement(case=make_case(precision=Precision.TF32), status=Status.OK, launches=(fast,))
     device = DeviceProfile(backend="cuda", compute_capability=(9, 0))
@@ -275,10 +255,8 @@ def test_the_ledger_lists_every_source_of_a_figures_error():
 
 
 def test_an_excluded_round_is_stored_and_does_not_count():
-    launch = Launch(
-        index=0, rounds=(Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))
-    )
-    m = Measurement(case=make_case(batch_size=2), status=Status.OK, launches=(launch,))
+    rounds = (Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))
+    m = one_launch(*rounds, case=make_case(batch_size=2))
     assert m.samples_per_s == 2.0
     assert len(m.launches[0].rounds) == 2
 

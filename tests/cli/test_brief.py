@@ -21,26 +21,18 @@ EXAMPLES = [
 ]
 MOST_BYTES = 8000
 LONGEST = [
-    ("rank", "--json", "--brief"),
-    ("rank", "resnet50", "--max-purchase-usd", "30000", "--json", "--brief"),
-    ("rank", "gpt2", "--dataset-gb", "100", "--deadline-hours", "100", "--json", "--brief"),
-    ("rank", "mixtral-8x7b", "--qlora", "--dataset-gb", "100", "--json", "--brief"),
-    (
+    (*words.split(), "--json", "--brief")
+    for words in (
         "rank",
-        "resnet50",
-        "--gpu",
-        "h100,l40s,a100,l4",
-        "--commit",
-        "1y",
-        "--have",
-        "h100",
-        "--json",
-        "--brief",
-    ),
-    ("predict", "show", "resnet50", "--json", "--brief"),
-    ("predict", "show", "resnet50", "--sort", "energy", "--power-limit", "250", "--json", "--brief"),
-    ("memory", "llama_8b_lora", "--json", "--brief"),
-    ("memory", "--json", "--brief"),
+        "rank resnet50 --max-purchase-usd 30000",
+        "rank gpt2 --dataset-gb 100 --deadline-hours 100",
+        "rank mixtral-8x7b --qlora --dataset-gb 100",
+        "rank resnet50 --gpu h100,l40s,a100,l4 --commit 1y --have h100",
+        "predict show resnet50",
+        "predict show resnet50 --sort energy --power-limit 250",
+        "memory llama_8b_lora",
+        "memory",
+    )
 ]
 
 

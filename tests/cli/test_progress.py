@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,38 +81,41 @@ def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() 
     assert closing_sentence(samples.h200_run(measurements=())) is None
 
 
+@pytest.fixture
 def told(
-    case: Case,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run | None = None,
-) -> list[str]:
-    """Return the lines that a run of one case prints at eighty columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-    run = run or samples.h200_run()
-    prepared = Prepared(
-        device=run.device,
-        plan=Plan(
-            budget=budget_of("quick", on_cpu=False),
-            seed=0,
-            cases=(PlannedCase(reference="vgg16", case=case),),
-        ),
-        root=tmp_path,
-        findings=(),
-        remark=None,
-        settings=Settings(),
-    )
-    session = Session(run=run, path=write_run(tmp_path, run))
-    tell(session, prepared, RunRequest(results=tmp_path), None, as_json=False)
-    return capsys.readouterr().out.splitlines()
-
-
-def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[..., list[str]]:
+    """Return a function that gives the lines that a run of one case prints at eighty columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def tell_of(case: Case, run: Run | None = None) -> list[str]:
+        run = run or samples.h200_run()
+        cases = (PlannedCase(reference="vgg16", case=case),)
+        prepared = Prepared(
+            device=run.device,
+            plan=Plan(budget=budget_of("quick", on_cpu=False), seed=0, cases=cases),
+            root=tmp_path,
+            findings=(),
+            remark=None,
+            settings=Settings(),
+        )
+        session = Session(run=run, path=write_run(tmp_path, run))
+        tell(session, prepared, RunRequest(results=tmp_path), None, as_json=False)
+        return capsys.readouterr().out.splitlines()
+
+    return tell_of
+
+
+def of_vgg16(*precisions: str) -> list[Measurement]:
+    """Return the rows of VGG16 as a graph at these precisions."""
+    rows = samples.h200_run().measurements
+    found = {(m.case.workload, m.case.precision, m.case.execution): m for m in rows if m.launches}
+    return [found["vgg16", Precision(each), Execution.GRAPH] for each in precisions]
+
+
+def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(told: Callable[..., list[str]]) -> None:
     """At eighty columns the answer is the last screen, below the gain from mixed precision."""
-    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch)
+    printed = told(samples.case("vgg16", 64))
     answer = next(at for at, line in enumerate(printed) if re.match(r"(Cheapest|Sensible)", line))
     assert len(printed) - answer <= 20
     gain = next(at for at, line in enumerate(printed) if line.startswith("amp-bf16 against fp32 on vgg16, "))
@@ -120,9 +124,7 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     assert " is 4." in printed[gain]
 
 
-def test_each_certain_gain_from_mixed_precision_gets_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_certain_gain_from_mixed_precision_gets_a_line(told: Callable[..., list[str]]) -> None:
     """A run on a GPU, where the seven cases of the suite are steady, with micro-benchmarks."""
     of_suite = {("cnn", "fp32"), ("lstm", "fp32"), ("vgg16", "fp32")}
     of_suite |= {(name, "amp-bf16") for name, _ in of_suite} | {("resnet50", "amp-bf16")}
@@ -133,7 +135,7 @@ def test_each_certain_gain_from_mixed_precision_gets_a_line(
         if key in of_suite and row.case.execution is Execution.GRAPH:
             suite.setdefault(key, row)
     run = msgspec.structs.replace(whole, measurements=tuple(suite.values()), micro=samples.micro())
-    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, run)
+    printed = told(samples.case("vgg16", 64), run)
     assert len(printed) <= 60
     gains = printed[printed.index("Speedup of AMP") :]
     for name, line in zip(("cnn", "lstm", "vgg16"), gains[3:6], strict=True):
@@ -142,9 +144,7 @@ def test_each_certain_gain_from_mixed_precision_gets_a_line(
         )
 
 
-def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(told: Callable[..., list[str]]) -> None:
     """Six cases, each with every finding that a busy machine causes, and micro-benchmarks."""
     told_apart = ("HOST_BUSY", "NOISY", "NOT_CONVERGED", "NOT_STEADY", "SHORT_LOOK")
     doubts = tuple(Finding(kind=FindingKind(kind), value=0.87, limit=0.5) for kind in told_apart)
@@ -156,7 +156,7 @@ def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     rows = tuple(msgspec.structs.replace(row, findings=doubts) for row in (*four, lstm, vgg16))
     of_run = tuple(Finding(kind=kind) for kind in (FindingKind.NO_TELEMETRY, FindingKind.ONE_PROCESS))
     busy = samples.cpu_run(measurements=rows, micro=samples.micro(), findings=of_run)
-    printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, busy)
+    printed = told(samples.case("vgg16", 64), busy)
     assert len(printed) <= 60
     named = [line for line in printed if re.match("(cnn|lstm|vgg16) (fp32|amp-bf16) batch ", line)]
     assert len(named) == 6, "one line for each case"
@@ -170,23 +170,15 @@ def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     "asked", [{"threads": 2}, {"framework": "keras-jax"}, {"precision": "int8", "task": "infer"}]
 )
 def test_a_run_about_threads_frameworks_or_int8_does_not_end_with_what_to_rent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+    told: Callable[..., list[str]], asked: dict[str, Any]
 ) -> None:
     case = msgspec.convert(msgspec.to_builtins(samples.case("vgg16", 64)) | asked, Case)
-    printed = told(case, tmp_path, capsys, monkeypatch)
+    printed = told(case)
     assert not any("Sensible" in line for line in printed)
 
 
 def test_a_gain_with_an_interval_that_contains_one_is_no_difference() -> None:
-    run = samples.h200_run()
-    amp, fp32 = (
-        next(
-            m
-            for m in run.measurements
-            if (m.case.workload, m.case.precision, m.case.execution) == ("vgg16", precision, "graph")
-        )
-        for precision in ("amp-bf16", "fp32")
-    )
+    amp, fp32 = of_vgg16("amp-bf16", "fp32")
     launches = tuple(msgspec.structs.replace(each, **samples.PROOFS) for each in amp.launches)
     alike = msgspec.structs.replace(fp32, launches=launches)
     sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
@@ -197,14 +189,7 @@ def test_a_gain_with_an_interval_that_contains_one_is_no_difference() -> None:
 
 def test_closing_line_never_claims_a_gain_that_the_page_omits() -> None:
     """Neither the page nor the last line of a run shows a gain if its bounds differ by more than half."""
-    amp, fp32 = (
-        next(
-            m
-            for m in samples.h200_run().measurements
-            if (m.case.workload, m.case.precision, m.case.execution) == ("vgg16", precision, "graph")
-        )
-        for precision in ("amp-bf16", "fp32")
-    )
+    amp, fp32 = of_vgg16("amp-bf16", "fp32")
     first = amp.launches[0]
     noisy = tuple(
         msgspec.structs.replace(each, wall_s=each.wall_s * (1 + i % 2))

@@ -143,13 +143,7 @@ def test_misuse_is_one_line_on_stderr_and_the_documented_exit_code(arguments, ex
 
 
 def test_an_error_that_quotes_a_file_name_sends_no_escape_to_the_terminal(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", "rank", "--offers", str(tmp_path / "\x1b]0;owned\x07.csv")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = here("rank", "--offers", tmp_path / "\x1b]0;owned\x07.csv")
     assert done.returncode == 2
     assert "owned" in done.stderr
     assert not set("\x1b\x07") & set(done.stderr)

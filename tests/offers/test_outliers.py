@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recommend import builders
 
 from gpubench.models import Offer, Pricing
 from gpubench.offers.outliers import AskedPrices, set_aside_jumps
@@ -19,21 +18,8 @@ B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "
 
 
 def offer(provider: str, usd_per_hour: float, gpu_key: str = B300, **changes) -> Offer:
-    fields = {
-        "provider": provider,
-        "instance": f"{gpu_key}-{usd_per_hour}",
-        "region": None,
-        "gpu_key": gpu_key,
-        "gpu_count": 1,
-        "vcpus": None,
-        "ram_bytes": None,
-        "price_usd_per_hour": Decimal(str(usd_per_hour)),
-        "pricing": Pricing.ON_DEMAND,
-        "kind": "vm",
-        "price_date": "2026-11-01",
-        "source": "test",
-    }
-    return Offer(**fields | changes)
+    usual = {"provider": provider, "price_date": "2026-11-01"}
+    return builders.offer(gpu_key, usd_per_hour, **usual | changes)
 
 
 def doubt(suspect: Offer, *others: Offer) -> str | None:

@@ -311,20 +311,6 @@ def test_a_row_that_is_too_short_or_too_long_is_set_aside_and_trailing_blanks_ar
     assert table.set_aside[0].reason == "more cells than the header has columns"
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(MisuseError, match="cannot read"):
-            read_own(path)
-
-
-def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "huge.csv"
-    with path.open("wb") as file:
-        file.truncate(10 * 1024**3)
-    with pytest.raises(MisuseError, match=r"10\.0 GiB"):
-        read_own(path)
-
-
 def test_too_many_rows_are_refused(write_table, monkeypatch):
     monkeypatch.setattr(text_table, "MAX_ROWS", 3)
     assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3

@@ -18,6 +18,13 @@ from gpubench.units import GIB
 HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"
 
 
+def read(tmp_path, text):
+    """Return the table that a user's CSV file with this text gives."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    return read_own(path)
+
+
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -75,7 +82,6 @@ def test_a_wrong_size_a_part_of_a_card_and_a_name_without_a_model_match_nothing(
 
 def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
     assert offered_keys("A100") == ("nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb")
-    path = tmp_path / "t.csv"
     rows = (
         "A100,8,2026-11-20,20,320",
         "A100,1,2026-11-20,2,80",
@@ -83,8 +89,7 @@ def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
         "A800,1,2026-11-20,2,",
     )
     lines = [f"acme,i{n},{row}" for n, row in enumerate(rows)]
-    path.write_text("\n".join([f"{HEAD},gpu_memory_gib", *lines]))
-    table = read_own(path)
+    table = read(tmp_path, "\n".join([f"{HEAD},gpu_memory_gib", *lines]))
     assert [o.gpu_key for o in table.offers] == ["nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb"]
     family, other = [reason for _, reason in table.set_aside]
     assert "may mean nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
@@ -92,7 +97,6 @@ def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
 
 
 def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
-    path = tmp_path / "t.csv"
     names = [
         ("8x A100 SXM 80GB", 8),
         ("1x L4", 1),
@@ -101,12 +105,12 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
         ("8x A100 SXM 80GB", 1),
         ("4x T4", ""),
     ]
-    path.write_text(
+    table = read(
+        tmp_path,
         "\n".join(
             [HEAD, *(f"acme,i{at},{name},{n},2026-11-20,{n or 4}" for at, (name, n) in enumerate(names))]
-        )
+        ),
     )
-    table = read_own(path)
     assert [(o.gpu_key, o.gpu_count) for o in table.offers] == [
         ("nvidia-a100-sxm-80gb", 8),
         ("nvidia-l4-24gb", 1),
@@ -121,7 +125,6 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
 
 def test_the_name_of_an_instance_gives_the_number_of_gpus_and_contradicts_a_wrong_row(tmp_path):
     """Each of these rows would otherwise rank as a machine of another size, kind or pricing."""
-    path = tmp_path / "t.csv"
     rows = [
         "8x H100 pod,H100 SXM,,19.2,",  # the number is only in the name
         "2xlarge,L4,1,0.8,",  # a size, not a number of GPUs
@@ -134,8 +137,7 @@ def test_the_name_of_an_instance_gives_the_number_of_gpus_and_contradicts_a_wron
         "RTX 4090 Laptop,RTX 4090,1,0.1,",
         "3y reserved,H100 SXM,8,8,",
     ]
-    path.write_text("\n".join(["instance,gpu,gpus,on_demand_usd_per_h,spot_usd_per_h", *rows]))
-    table = read_own(path)
+    table = read(tmp_path, "\n".join(["instance,gpu,gpus,on_demand_usd_per_h,spot_usd_per_h", *rows]))
     assert [(o.instance, o.gpu_count, o.pricing) for o in table.offers if o.gpu_count > 1] == [
         ("8x H100 pod", 8, "on_demand"),
         ("HGX B200 (with preemptible)", 8, "on_demand"),
@@ -154,15 +156,14 @@ def test_the_name_of_an_instance_gives_the_number_of_gpus_and_contradicts_a_wron
 
 
 def test_a_price_per_gpu_is_multiplied_in_any_currency_and_may_not_contradict_that_of_the_machine(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
+    table = read(
+        tmp_path,
         "provider,gpu,gpus,on_demand_usd_per_h,usd_per_gpu_hour,spot_usd_per_h,currency,usd_per_unit,rate_date\n"
         "acme,H100 SXM,8,,2.00,,EUR,1.1,2026-11-20\n"
         "bolt,H100 SXM,8,32.77,4.10,,,,\n"
         "cask,A30,3,2.366,$2.366,0.9,,,\n"
-        "dune,A30,3,7.5 USD,$2.50,,,,\n"
+        "dune,A30,3,7.5 USD,$2.50,,,,\n",
     )
-    table = read_own(path)
     assert {(o.provider, str(o.pricing)): o.price_usd_per_hour for o in table.offers} == {
         ("acme", "on_demand"): Decimal("17.60"),
         ("bolt", "on_demand"): Decimal("32.77"),
@@ -175,21 +176,18 @@ def test_a_price_per_gpu_is_multiplied_in_any_currency_and_may_not_contradict_th
 
 
 def test_the_day_of_a_rate_is_not_taken_for_that_of_the_price(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
-        "provider,gpu,price,currency,usd_per_unit,rate_date,date\nacme,T4,1,EUR,1.1,2026-11-01,2026-11-20\n"
-    )
-    (offer,) = read_own(path).offers
+    (offer,) = read(
+        tmp_path,
+        "provider,gpu,price,currency,usd_per_unit,rate_date,date\nacme,T4,1,EUR,1.1,2026-11-01,2026-11-20\n",
+    ).offers
     assert offer.price_date == "2026-11-20"
     assert "of 2026-11-01" in offer.note
 
 
 def test_machines_with_the_same_name_or_no_name_are_kept_unless_one_is_priced_twice(tmp_path):
-    path = tmp_path / "t.csv"
     rows = ("pool,A100 SXM 80GB,1,2026-11-20,2", "pool,A100 SXM 80GB,8,2026-11-20,16", "pool,L4,1,2026-11-20,0.5",
             ",T4,1,2026-11-20,0.2", ",L4,1,2026-11-20,0.6", "pool,L4,1,2026-11-20,0.7")  # fmt: skip
-    path.write_text("\n".join([HEAD, *(f"acme,{row}" for row in rows)]))
-    table = read_own(path)
+    table = read(tmp_path, "\n".join([HEAD, *(f"acme,{row}" for row in rows)]))
     assert [o.instance for o in table.offers] == [
         "pool", "pool (8x A100 SXM 80GB)", "pool (1x L4)", "T4", "L4",
     ]  # fmt: skip
@@ -198,8 +196,8 @@ def test_machines_with_the_same_name_or_no_name_are_kept_unless_one_is_priced_tw
 
 
 def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_dollars(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
+    table = read(
+        tmp_path,
         f"{HEAD},currency,usd_per_unit,rate_date\n"
         "acme,a,T4,1,2026-11-20,$0.62,,,\n"
         "acme,b,T4,1,2026-11-20,0.31 USD,,,\n"
@@ -209,9 +207,8 @@ def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_doll
         "acme,f,T4,1,2026-11-20,USD 2,,,\n"
         'acme,g,T4,1,2026-11-20,"0,408",,,\n'
         "acme,h,T4,1,2026-11-20,2 a month,,,\n"
-        "acme,i,T4,1,2026-11-20,3 $,,,\n"
+        "acme,i,T4,1,2026-11-20,3 $,,,\n",
     )
-    table = read_own(path)
     assert [o.price_usd_per_hour for o in table.offers] == [
         Decimal(usd) for usd in ("0.62", "0.31", "16.00", "1234.50", "2", "0.408", "3")
     ]
@@ -221,20 +218,13 @@ def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_doll
 
 
 def test_a_comma_is_the_decimal_separator_if_semicolons_separate_cells(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
+    (offer,) = read(
+        tmp_path,
         f"{HEAD};currency;usd_per_unit;rate_date;note\n".replace(",", ";")
-        + "campus;a;T4;1;2026-11-01;0,408;EUR;1,16;2026-11-01;one, or two\n"
-    )
-    (offer,) = read_own(path).offers
+        + "campus;a;T4;1;2026-11-01;0,408;EUR;1,16;2026-11-01;one, or two\n",
+    ).offers
     assert offer.price_usd_per_hour == Decimal("0.408") * Decimal("1.16")
     assert offer.note.startswith("one, or two")
-
-
-def test_tabs_may_separate_cells(tmp_path):
-    path = tmp_path / "t.tsv"
-    path.write_text(f"{HEAD}\nacme,a,T4,1,2026-11-01,0.40".replace(",", "\t"))
-    assert [o.price_usd_per_hour for o in read_own(path).offers] == [Decimal("0.40")]
 
 
 @pytest.mark.parametrize("value", [True, [1, 2], {"a": 1}, None, 3.5, "blue"])
@@ -267,6 +257,8 @@ def test_the_error_for_a_table_without_gpus_or_prices_names_missing_and_existing
         ("GPU,hourly rate,price per month,VRAM,RAM (GB)\n8x L4,8 USD,999,24 GB,2 TiB\n",
          [("t", "8x L4", 8, "8", "on demand")]),
         ("gpu_name,num_gpus,gpu_ram,dph_total\nL4,2,23034,0.9\n", [("t", "L4", 2, "0.9", "on demand")]),
+        ("gpu\tprice per hour\tpricing\nL4\t0.95\tspot\nL4\t2.40\tOn demand\n",
+         [("t", "L4", 1, "0.95", "spot"), ("t", "L4", 1, "2.40", "on demand")]),
         # Our own columns take precedence over another column that looks like a price.
         ("gpu,price_usd_per_hour,pricing,price\nL4,0.4,spot,99\n", [("t", "L4", 1, "0.4", "spot")]),
     ],
@@ -289,10 +281,8 @@ def test_prices_without_a_date_get_the_date_of_the_files_last_change(tmp_path):
 
 
 def test_catalog_without_dates_is_not_read_as_a_user_table(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("instance_name,gpu_name,price,spot\na,L4,0.7,True\n")
     with pytest.raises(MisuseError, match=r"columns of gpuhunt, .*offers import FILE --price-date DAY"):
-        read_own(path)
+        read(tmp_path, "instance_name,gpu_name,price,spot\na,L4,0.7,True\n")
 
 
 def test_the_list_inside_an_api_response_is_read(tmp_path):
@@ -344,33 +334,23 @@ def test_a_cell_that_contradicts_a_price_on_demand_in_dollars_sets_its_row_aside
     tmp_path, column, cell, is_ranked
 ):
     """An interruptible H100 at half the price of others won, though its note said so."""
-    path = tmp_path / "t.csv"
-    path.write_text(f'gpu,price per hour,{column}\nH100 SXM,0.95,"{cell}"\nH100 SXM,2.40,\n')
-    table = read_own(path)
+    table = read(tmp_path, f'gpu,price per hour,{column}\nH100 SXM,0.95,"{cell}"\nH100 SXM,2.40,\n')
     assert [float(offer.price_usd_per_hour) for offer in table.offers] == ([0.95] if is_ranked else [2.4])
     assert is_ranked or table.set_aside[0].row.startswith("t.csv:2")
 
 
-def test_a_column_of_pricing_says_how_a_price_is_paid(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("gpu,price per hour,pricing\nH100 SXM,0.95,spot\nH100 SXM,2.40,On demand\n")
-    found = {offer.pricing: float(offer.price_usd_per_hour) for offer in read_own(path).offers}
-    assert found == {"spot": 0.95, "on_demand": 2.4}
-
-
 def test_the_note_of_a_starting_price_marks_it(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
-        "gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\nL4,0.4,as low as\n"
+    table = read(
+        tmp_path,
+        "gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\nL4,0.4,as low as\n",
     )
-    assert [offer.is_floor for offer in read_own(path).offers] == [True, None, True]
+    assert [offer.is_floor for offer in table.offers] == [True, None, True]
 
 
 @pytest.mark.parametrize("header", ["list price,your price", "price,net price", "price,discounted price"])
 def test_the_price_for_this_buyer_comes_before_the_list_price(tmp_path, header):
-    path = tmp_path / "t.csv"
-    path.write_text(f"gpu,{header}\nH100 SXM,2.99,1.80\n")
-    assert [offer.price_usd_per_hour for offer in read_own(path).offers] == [Decimal("1.80")]
+    table = read(tmp_path, f"gpu,{header}\nH100 SXM,2.99,1.80\n")
+    assert [offer.price_usd_per_hour for offer in table.offers] == [Decimal("1.80")]
 
 
 def test_a_price_of_several_nodes_is_set_aside(tmp_path):
@@ -390,19 +370,15 @@ def test_a_price_of_several_nodes_is_set_aside(tmp_path):
 
 
 def test_a_serverless_price_that_can_be_preempted_is_not_on_demand(tmp_path):
-    path = tmp_path / "t.csv"
     rows = "L4,serverless,on demand,0.8,preemptible by default\nL4,serverless,spot,0.8,preemptible by default"
-    path.write_text(f"gpu,kind,pricing,price_usd_per_hour,note\n{rows}\n")
-    table = read_own(path)
+    table = read(tmp_path, f"gpu,kind,pricing,price_usd_per_hour,note\n{rows}\n")
     assert [offer.pricing for offer in table.offers] == ["spot"]
     assert "preemptible by default" in table.set_aside[0].reason
 
 
 def set_aside(tmp_path, text):
     """Return the reasons of the rows of a CSV table that are not used."""
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    return [why for _, why in read_own(path).set_aside]
+    return [why for _, why in read(tmp_path, text).set_aside]
 
 
 def test_a_memory_that_contradicts_the_name_is_in_the_reason(tmp_path):
@@ -431,13 +407,15 @@ def test_a_gpu_that_cannot_be_ordered_is_not_on_demand(tmp_path, status):
 
 
 def test_a_copied_table_of_a_cloud_console_is_read(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
-        "Machine type,GPUs,GPU type,GPU memory,Pay as you go,Currency\n"
-        "a2-highgpu-1g,1 GPU,NVIDIA A100 40GB,40 GB HBM2,$2.934 / 1 hour,US$\n"
-        "a2-highgpu-2g,2 GPUs,NVIDIA A100 40GB,40 GB HBM2,$5.868 / 1 hour,$\n"
-    )
-    found = [(offer.gpu_count, offer.price_usd_per_hour) for offer in read_own(path).offers]
+    found = [
+        (offer.gpu_count, offer.price_usd_per_hour)
+        for offer in read(
+            tmp_path,
+            "Machine type,GPUs,GPU type,GPU memory,Pay as you go,Currency\n"
+            "a2-highgpu-1g,1 GPU,NVIDIA A100 40GB,40 GB HBM2,$2.934 / 1 hour,US$\n"
+            "a2-highgpu-2g,2 GPUs,NVIDIA A100 40GB,40 GB HBM2,$5.868 / 1 hour,$\n",
+        ).offers
+    ]
     assert found == [(1, Decimal("2.934")), (2, Decimal("5.868"))]
 
 

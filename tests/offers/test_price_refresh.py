@@ -72,24 +72,14 @@ def test_a_refresh_writes_one_dated_file_that_loading_reads(tmp_path):
 
 def test_a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_continue(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(0.5)), Fixed("other", quote(0.7, provider="other")))
-    done = run(
-        tmp_path,
-        1,
-        Fixed("acme", quote(0.6), error=SourceError("acme is down")),
-        Fixed("other", quote(0.8, provider="other")),
-    )
+    failing = Fixed("acme", quote(0.6), error=SourceError("acme is down"))
+    done = run(tmp_path, 1, failing, Fixed("other", quote(0.8, provider="other")))
     assert done.named("failed") == ("acme",)
     assert price(tmp_path) == [(0.5, "2026-11-17")]
     assert price(tmp_path, provider="other") == [(0.8, "2026-11-18")]
     (note,) = load_offers(tmp_path).notes
     assert "acme is down" in note
     assert "2026-11-17" in note
-
-
-def test_a_source_that_was_not_queried_is_carried_over(tmp_path):
-    run(tmp_path, 0, Fixed("acme", quote(0.5)))
-    run(tmp_path, 1, Fixed("other", quote(0.7, provider="other")))
-    assert price(tmp_path) == [(0.5, "2026-11-17")]
 
 
 def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_over_an_older_one(tmp_path):
@@ -104,12 +94,8 @@ def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_ove
 
 
 def test_without_an_answer_nothing_is_written(tmp_path):
-    done = run(
-        tmp_path,
-        0,
-        Fixed("acme", error=SourceError("no network")),
-        Fixed("b", error=SourceSkippedError("no key")),
-    )
+    failing = Fixed("acme", error=SourceError("no network"))
+    done = run(tmp_path, 0, failing, Fixed("b", error=SourceSkippedError("no key")))
     assert done.path is None
     assert not (tmp_path / "offers").exists()
     assert list(load_offers(tmp_path).offers) == list(embedded_offers().offers)
@@ -128,10 +114,8 @@ def test_a_jump_from_the_last_price_is_set_aside_and_the_old_price_stays(tmp_pat
 
 
 def test_a_bid_floor_mistaken_for_a_price_is_set_aside(tmp_path):
-    floor = quote(
-        0.01, provider="runpod", instance="B200", region=None, gpu="NVIDIA B200", kind="marketplace"
-    )
-    done = run(tmp_path, 0, Fixed("runpod", floor))
+    of_runpod = {"provider": "runpod", "region": None, "kind": "marketplace"}
+    done = run(tmp_path, 0, Fixed("runpod", quote(0.01, instance="B200", gpu="NVIDIA B200", **of_runpod)))
     assert price(tmp_path, provider="runpod", instance="B200") == [(5.98, "2026-10-10")]
     assert "times the $5.98" in done.set_aside[0].reason
     assert done.set_aside[0].reason.startswith("on demand price ")
@@ -152,20 +136,11 @@ def test_price_far_from_other_providers_is_kept_but_not_ranked(tmp_path):
 
 
 def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_under_any_name(tmp_path):
-    fresh = quote(
-        1.25,
-        provider="runpod",
-        instance="A100 PCIe",
-        region=None,
-        gpu="NVIDIA A100 80GB PCIe",
-        kind="marketplace",
-    )
+    of_runpod = {"provider": "runpod", "region": None, "kind": "marketplace"}
+    fresh = quote(1.25, instance="A100 PCIe", gpu="NVIDIA A100 80GB PCIe", **of_runpod)
     run(tmp_path, 0, Fixed("runpod", fresh))
-    runpod = [
-        o
-        for o in load_offers(tmp_path).offers
-        if (o.provider, o.gpu_key, o.seller) == ("runpod", "nvidia-a100-pcie-80gb", "community")
-    ]
+    a100 = ("runpod", "nvidia-a100-pcie-80gb", "community")
+    runpod = [o for o in load_offers(tmp_path).offers if (o.provider, o.gpu_key, o.seller) == a100]
     assert [(o.price_usd_per_hour, o.price_date) for o in runpod] == [(Decimal("1.25"), "2026-11-17")]
 
 

@@ -269,12 +269,18 @@ def test_missing_vast_host_fields_are_none_and_never_zero(said, field):
 
 @pytest.mark.parametrize(
     "absurd",
-    [{"reliability2": 99.5}, {"disk_space": 1e12}, {"inet_down": 1e300}, {"machine_id": "=cmd"}],
+    [
+        {"reliability2": 99.5},
+        {"machine_id": "=cmd"},
+        {"disk_space": 1e12},
+        {"inet_down": 1e300},
+        *({field: 1e308} for field in ("disk_space", "cpu_ram", "inet_down", "pcie_bw")),
+    ],
     ids=str,
 )
-def test_vast_host_with_impossible_values_is_set_aside(absurd):
-    table = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST | absurd))
-    assert table.offers == ()
+def test_vast_host_with_impossible_values_is_set_aside_alone(absurd):
+    table = _vast(_vast_host("A100 SXM4", 80, 0.5, **HOST | absurd), _vast_host("A100 SXM4", 80, 1.0))
+    assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert len(table.set_aside) == 1
 
 
@@ -383,11 +389,6 @@ def test_runpod_yields_both_clouds_and_distinguishes_the_form_factor_by_the_devi
         ("RTX 4090 (secure)", "nvidia-geforce-rtx-4090-24gb", "secure", "vm"): 0.59,
     }
     assert [row for row, _ in table.set_aside] == ["runpod Q9000 (secure)"]
-
-
-def test_runpod_errors_are_reported():
-    with pytest.raises(SourceError, match="instead of prices"):
-        offers(runpod.SOURCE, Replay(b'{"errors": [{"message": "no"}], "data": null}'))
 
 
 def test_lambda_needs_a_key_and_sends_it_only_in_the_header(monkeypatch):
@@ -690,14 +691,6 @@ def test_unpriced_host_does_not_displace_a_similar_one(price):
     table = _vast(_vast_host("A100 SXM4", 80, price), _vast_host("A100 SXM4", 80, 1.0))
     assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert table.offers[0].ask_count == 1
-    assert len(table.set_aside) == 1
-
-
-@pytest.mark.parametrize("field", ["disk_space", "cpu_ram", "inet_down", "pcie_bw"])
-def test_absurdly_large_figures_of_a_host_lose_only_that_host(field):
-    absurd = _vast_host("A100 SXM4", 80, 0.5) | {field: 1e308}
-    table = _vast(absurd, _vast_host("A100 SXM4", 80, 1.0))
-    assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert len(table.set_aside) == 1
 
 

@@ -60,15 +60,9 @@ def test_the_wheel_is_small_and_excludes_files_that_no_answer_needs(wheel):
 
 def test_predict_score_from_a_wheel_names_the_missing_table(wheel, tmp_path):
     wheel.extractall(tmp_path)
+    scored = ROOT / "tools" / "data" / "published.csv"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gpubench",
-            "predict",
-            "score",
-            str(ROOT / "tools" / "data" / "published.csv"),
-        ],
+        [sys.executable, "-m", "gpubench", "predict", "score", scored],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         check=False,
@@ -173,17 +167,8 @@ def test_release_workflow_needs_no_secret_and_requires_a_matching_tag():
 @pytest.mark.slow
 def test_pip_installs_the_source_archive(tmp_path_factory, tmp_path):
     archive = _built("sdist", tmp_path_factory)
-    pip = (
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        tmp_path,
-    )
+    options = ("-q", "--no-deps", "--no-build-isolation", "--target", tmp_path)
+    pip = (sys.executable, "-m", "pip", "install", *options)
     subprocess.run([*pip, archive], check=True)
     assert (tmp_path / "gpubench" / "data" / "gpus.csv").is_file()
     assert (tmp_path / "gpubench_workloads" / "cnn.py").is_file()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from statistics import median
 
 import msgspec
@@ -94,17 +92,13 @@ def case_on(question, key) -> Case:
     return case
 
 
-def test_an_h100_trains_vgg16_at_amp_at_least_four_times_as_fast_as_a_t4(vgg16):
-    answers = ask(vgg16, H100, T4)
-    assert answers[H100].samples_per_s > 4 * answers[T4].samples_per_s
-
-
 def test_the_order_of_well_known_cards_is_plausible(vgg16):
     """The T4 and the RTX 3060 may come in either order: the T4 has 2.5 times the tensor rate, but less bandwidth and only 70 W."""
     speeds = [answer.samples_per_s for answer in ask(vgg16, *ORDER).values()]
     assert speeds == sorted(speeds)
-    for slower in ask(vgg16, T4, RTX3060).values():
-        assert slower.samples_per_s < 0.7 * speeds[0]
+    slower = ask(vgg16, T4, RTX3060)
+    assert all(each.samples_per_s < 0.7 * speeds[0] for each in slower.values())
+    assert speeds[ORDER.index(H100)] > 4 * slower[T4].samples_per_s
 
 
 def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):
@@ -520,15 +514,6 @@ def test_an_impossible_batch_is_misuse(batch_size):
         ask(Question(profile=published("vgg16"), batch_size=batch_size), T4)
 
 
-def test_no_heavy_library_is_imported():
-    code = (
-        "import sys; import gpubench.predict.estimate; "
-        "print([m for m in ('torch', 'pandas', 'scipy', 'plotly') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
-
-
 def test_every_figure_is_finite_and_inside_its_interval():
     asked = [Question(profile=published("resnet50"), precision=precision) for precision in Precision]
     possible = [question for question in asked if why_impossible(question) is None]
@@ -629,19 +614,6 @@ def test_large_workloads_are_within_their_intervals_without_their_own_reading():
     assert np.mean(errors["vgg16"]) < 0.21
     assert np.mean(errors["resnet50"]) < 0.20
     assert binomtest(sum(inside), len(inside), 0.9).pvalue > 0.05
-
-
-def test_interval_widths_with_nothing_measured_match_the_page():
-    """For workloads with a shipped reading and for workloads without one, at the median of NVIDIA's GPUs."""
-    profiles, keys = load_profiles(), [k for k, s in load_specs().items() if s.vendor == "NVIDIA"]
-    for names, most in ((LARGE, 1.4), (("transformer", "bert_base", "vit_b16", "resnet50_transfer"), 1.6)):
-        for name in names:
-            found = [
-                a for a in ask(Question(profile=profiles[name]), *keys).values() if isinstance(a, Estimate)
-            ]
-            factors = [math.sqrt(a.high / a.low) for a in found if a.basis == "predicted" and a.low]
-            assert len(factors) > 50
-            assert np.median(factors) < most, name
 
 
 def test_inference_is_predicted_from_its_own_fit():

@@ -14,7 +14,6 @@ from gpubench.findings import Finding, FindingKind
 from gpubench.models import Pricing
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
 from gpubench.recommend.evidence import Evidence
-from gpubench.recommend.lines import headline
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import RankRequest
@@ -233,20 +232,6 @@ def test_a_guess_ranks_after_all_others_and_is_never_the_fastest():
         assert ranking.answers["fastest"].row.offer.gpu_key == H100
     of_guesses = rank_of(market[1:2], rates, samples=1e8)
     assert [(row.rank, row.offer.gpu_key) for row in of_guesses.rows] == [(1, L4)]
-
-
-def test_a_covered_offer_is_chosen_before_a_cheaper_guess():
-    """The L4's rate is a guess within a factor of four; by it, the L4 costs 0.9 times as much as the H100."""
-    beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
-    guess = estimate(L4, 1000.0, 4.0, findings=beyond)
-    market = [offer(H100, 3.0), offer(L4, 0.9, provider="guess")]
-    ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess}, samples=1e8)
-    assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, L4)]
-    assert ranking.rows[0].cost_usd.value > ranking.rows[1].cost_usd.value
-    assert headline(ranking).startswith("Cheapest · Sensible · Fastest: 1x H100")
-    sure = estimate(L4, 1000.0, 4.0)
-    plain_order = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: sure, A100: 1700.0}, samples=1e8)
-    assert plain_order.rows[0].offer.gpu_key == L4
 
 
 def test_every_row_of_a_shared_rank_is_marked():

@@ -8,6 +8,7 @@ import re
 import msgspec
 import pytest
 
+from gpubench import rank
 from gpubench.findings import UNFOUNDED
 from gpubench.models import (
     Estimate,
@@ -357,8 +358,6 @@ def test_power_is_the_median_of_what_runs_measured():
 
 
 def test_a_users_run_comes_before_the_shipped_one(tmp_path):
-    from gpubench import rank
-
     options = {"workload": "vgg16", "gpu": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
     (tmp_path / "runs").mkdir()
     before = rank(**options)
@@ -380,8 +379,6 @@ def test_a_users_run_comes_before_the_shipped_one(tmp_path):
 
 def test_a_users_run_predicts_a_rented_card_to_5_percent_at_best(tmp_path):
     """Processes on one card agree to 0.1 %; another card of the same model, in another host, does not."""
-    from gpubench import rank
-
     rounds = tuple(Round(steps=10, wall_s=2.133 * share) for share in (0.9999, 1.0, 1.0001) * 8)
     row = msgspec.structs.replace(measurement(case_on(H100), 300), launches=(Launch(index=0, rounds=rounds),))
     write_run(tmp_path, run_of(H100, row))
@@ -395,8 +392,6 @@ def test_a_users_run_predicts_a_rented_card_to_5_percent_at_best(tmp_path):
 
 
 def test_cpu_that_finishes_the_job_soon_means_no_gpu_is_needed(tmp_path):
-    from gpubench import rank
-
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
     measured = msgspec.structs.replace(measurement(case, 3.0), cpu_threads=6)
     write_run(tmp_path, run_of(None, measured, backend="cpu"))
@@ -409,8 +404,6 @@ def test_cpu_that_finishes_the_job_soon_means_no_gpu_is_needed(tmp_path):
 
 
 def test_a_measured_gpu_that_no_table_has_is_an_answer_by_its_name(tmp_path):
-    from gpubench import rank
-
     run = run_of(None, measurement(case_on(T4), 30.0))
     device = msgspec.structs.replace(run.device, name="NVIDIA GeForce RTX 3060 Laptop GPU")
     write_run(tmp_path, msgspec.structs.replace(run, device=device))
@@ -451,8 +444,6 @@ def test_estimate_without_memory_facts_has_no_fit_verdict():
 
 
 def test_an_added_run_is_said_to_be_another_persons_and_not_measured_here(tmp_path):
-    from gpubench import rank
-
     runs = [msgspec.structs.replace(run, added_from="shared by ann") for run in reference_runs()]
     (added,) = estimates_of_vgg16(runs, ())
     assert added.basis == "measured"

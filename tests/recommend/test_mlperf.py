@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rou
 from gpubench.sections.prices import about_mlperf, priced
 from gpubench.specs import load_specs
 from tools.published import DATA as PUBLISHED
+
+from . import builders
 
 DATA = files("gpubench") / "data"
 H100 = "nvidia-h100-sxm-80gb"
@@ -43,22 +44,9 @@ def run(**changes) -> PublishedRun:
     return PublishedRun(**(fields | changes))
 
 
-def offer(usd: str, **changes) -> Offer:
-    fields = {
-        "provider": "cloud",
-        "instance": "8gpu",
-        "region": "us",
-        "gpu_key": H100,
-        "gpu_count": 8,
-        "vcpus": None,
-        "ram_bytes": None,
-        "price_usd_per_hour": Decimal(usd),
-        "pricing": Pricing.ON_DEMAND,
-        "kind": "vm",
-        "price_date": "2026-11-01",
-        "source": "a list",
-    }
-    return Offer(**(fields | changes))
+def offer(usd: str, gpu_key: str = H100, **changes) -> Offer:
+    fields = {"provider": "cloud", "instance": "8gpu", "region": "us", "gpu_count": 8}
+    return builders.offer(gpu_key, usd, **fields | changes)
 
 
 @pytest.mark.parametrize(

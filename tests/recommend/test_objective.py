@@ -101,13 +101,6 @@ def test_without_a_job_lost_work_is_lost_throughput():
     assert [row.offer.pricing for row in unlost] == [Pricing.SPOT, Pricing.ON_DEMAND]
 
 
-def test_spot_at_its_break_even_loss_has_the_value_of_on_demand():
-    offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 1.38, instance="x")]
-    row = rank_of(offers, {H100: 3000.0}, spot=True).rows[0]
-    rows = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=row.spot_break_even).rows
-    assert rows[0].samples_per_usd.value == pytest.approx(rows[1].samples_per_usd.value)
-
-
 def test_the_loss_allowed_on_spot_does_not_depend_on_the_assumed_loss():
     """10 h of work plus one hour before it at 2.00 USD cost 22 USD, as do 22 h of spot at 1.00 USD: 21 h of
     work, of which 11 repeat lost work, 1.1 times 10.
@@ -124,19 +117,6 @@ def test_concurrent_jobs_share_the_price_of_their_machine():
     offers = [offer(H100, 8.0, gpu_count=8), offer(H100, 1.0)]
     rows = rank_of(offers, {H100: 3000.0}, samples=3000 * 3600, jobs="independent").rows
     assert [row.cost_usd.value for row in rows] == pytest.approx([1.0, 1.0])
-
-
-def test_start_up_decides_a_short_job():
-    """4.32 M images. H100: 0.4 h + 0.25 h at 3.00 = 1.95 USD. L4: 2.4 h + 0.25 h at 0.60 = 1.59 USD.
-
-    Without startup the H100 costs 1.20 USD and the L4 1.44 USD.
-    """
-    offers, job = [offer(H100, 3.0), offer(L4, 0.6)], {"samples": 4.32e6}
-    assert rank_of(offers, RATES, **job).rows[0].offer.gpu_key == H100
-    ranking = rank_of(offers, RATES, **job, startup_minutes=15)
-    assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
-    assert [row.cost_usd.value for row in ranking.rows] == [pytest.approx(1.59), pytest.approx(1.95)]
-    assert [row.p_best for row in ranking.rows] == [1, 0]
 
 
 def test_a_bill_by_the_hour_decides_and_equal_bills_go_to_the_faster():

@@ -93,16 +93,6 @@ def test_an_old_low_listing_is_expected_between_itself_and_the_hosts_median():
     assert first.usd_per_hour.low < 0.2828 < first.usd_per_hour.high
 
 
-def test_the_expected_price_of_a_listing_does_not_depend_on_filters():
-    hosts = [
-        (H100, price, HOST | {"price_date": "2026-08", "provider": f"p{price}"}) for price in (0.2, 0.4, 0.5)
-    ]
-    every, _ = ranked(hosts)
-    alone, _ = ranked(hosts, providers=("p0.2",))
-    expected = {row.offer.provider: row.usd_per_hour.value for row in every.rows}
-    assert alone.rows[0].usd_per_hour.value == expected["p0.2"] > 0.2
-
-
 def test_a_certain_charge_moves_both_ends_of_a_cost_equally():
     """The speed is uncertain and the listing old, for a job that costs less than its egress."""
     old = [(H100, 0.20, HOST | {"price_date": "2026-08"}), (H100, 0.40, HOST | {"provider": "other"})]

@@ -56,10 +56,6 @@ def test_the_time_for_many_listings_grows_linearly():
     assert process_time() - before < 1.0
 
 
-def test_a_list_price_of_today_is_certain():
-    assert np.ptp(drawn(offer(H100, 2.0))) == 0
-
-
 def test_a_list_price_drifts_with_its_age_and_a_providers_prices_move_together():
     """After a year its logarithm has a standard deviation of 0.3, after a quarter 0.15."""
     year, quarter = "2025-11-20", "2026-08-20"
@@ -128,30 +124,12 @@ def test_a_fresh_listing_is_uncertain_and_a_list_price_is_not():
 
 def test_fresh_listing_of_a_private_host_is_never_almost_certainly_the_best(tmp_path):
     """With an exact price, the cheapest of six current hosts would have a chance of over 99 %."""
+    alike = {"gpu": "RTX 4090", "gpu_count": 1, "source": "x", "vcpus": 16}
     hosts = [
-        Quote(
-            provider="vast",
-            instance=f"h{n}",
-            region=f"r{n}",
-            gpu="RTX 4090",
-            gpu_count=1,
-            price=usd,
-            kind="marketplace",
-            source="x",
-            vcpus=16,
-        )
+        Quote(provider="vast", instance=f"h{n}", region=f"r{n}", price=usd, kind="marketplace", **alike)
         for n, usd in enumerate((0.14, 0.17, 0.18, 0.19, 0.2, 0.21))
     ]
-    cloud = Quote(
-        provider="acme",
-        instance="c",
-        region=None,
-        gpu="RTX 4090",
-        gpu_count=1,
-        price=0.3,
-        source="x",
-        vcpus=16,
-    )
+    cloud = Quote(provider="acme", instance="c", region=None, price=0.3, **alike)
 
     class Source:
         name = provider = "acme"

@@ -65,20 +65,6 @@ def test_rank_json_is_the_only_output_on_stdout(gpubench):
     assert all(e["reason"] and e["count"] and e["example"] for e in document["excluded"])
 
 
-def test_a_job_on_the_shipped_prices_is_in_order_of_its_cost_with_lost_spot_work(gpubench):
-    options = ("--spot", "--samples", "1e8", "--sort", "cost")
-    with settings(spot_lost=0.9, startup_minutes=10):
-        document = json.loads(gpubench("resnet50", *options, "--json").stdout)
-    rows = document["rows"]
-    assert document["question"]["sort"] == "cost"
-    assert_in_order(rows, "cost_usd")
-    assert {row["pricing"] for row in rows} == {"on_demand", "spot"}
-    for row in rows:
-        hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 6
-        assert row["hours"] == pytest.approx(hours)
-        assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
-
-
 def test_the_default_is_the_geometric_mean_of_three_at_amp():
     ranking = rank(limit=3, count=1)
     assert {case.workload for case in ranking.cases} == {"cnn", "lstm", "vgg16"}
@@ -138,11 +124,8 @@ def test_owned_machines_have_their_own_rows_next_to_the_best_rental(gpubench):
 
 
 def test_buying_lists_new_and_used_cards_separately(gpubench):
-    shown = " ".join(
-        gpubench(
-            "vgg16", "--table", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200"
-        ).stdout.split()
-    )
+    words = ["vgg16", "--table", "--buy", "--gpu"]
+    shown = " ".join(gpubench(*words, "rtx 5070,rtx 5080", COLUMNS="200").stdout.split())
     assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
 
 
@@ -167,27 +150,9 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
     assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("llama_1b", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     assert "P(best) of GPU:" in shown
-    alone = " ".join(
-        gpubench("vgg16", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
-    )
+    words = ("vgg16", "--gpu", "rtx 4090", "--limit", "1", "--explain")
+    alone = " ".join(gpubench(*words, COLUMNS="120").stdout.split())
     assert "P(best): the probability that this offer" in alone
-
-
-def test_marketplace_listing_is_described_the_same_way_throughout(gpubench):
-    shown = gpubench(
-        "vgg16",
-        "--provider",
-        "vast",
-        "--hour-worth",
-        "0",
-        "--explain",
-        "--as-of",
-        "2026-11-22",
-        COLUMNS="200",
-    ).stdout
-    shown = " ".join(shown.split())
-    assert "one host's listing" in shown
-    assert "single host" not in shown
 
 
 def test_each_answer_is_detailed_with_its_caveats(gpubench):
@@ -332,11 +297,6 @@ def test_settings_file_does_not_affect_the_python_api():
         assert rank("vgg16", limit=1, draws=50).question["tax"] == 0
 
 
-def test_a_ranking_suggests_a_measurement_as_the_next_step(gpubench):
-    done = gpubench("vgg16", "--limit", "1")
-    assert "gpubench run" in done.stderr
-
-
 def test_explain_lists_what_is_left_out(gpubench):
     done = gpubench("vgg16", "--limit", "1", "--explain")
     assert "Not ranked: " in done.stdout
@@ -417,7 +377,7 @@ def test_best_batch_and_equal_batch_are_distinguished(gpubench):
 
 
 def test_predict_accepts_max_as_the_batch():
-    asked = (
+    asked = [
         "predict",
         "show",
         "--workload",
@@ -426,7 +386,7 @@ def test_predict_accepts_max_as_the_batch():
         "nvidia-tesla-t4-16gb",
         "--json",
         "--batch-size",
-    )
+    ]
     (found,) = json.loads(here(*asked, "max").stdout)["estimates"]
     assert found["case"]["batch_size"] == found["largest_batch"] > 4096
     refused = here(*asked, "many")

@@ -172,15 +172,19 @@ def test_sets_for_three_thousand_dollars_fit_sum_and_power_supply():
     prices = {
         (each["gpu_key"], each["condition"]): float(each["price_usd"]) for each in table("card_prices.csv")
     }
-    watts = {each["key"]: float(each["tdp_w"] or 0) for each in table("gpus.csv")}
-    sets = answer("--max-purchase-usd", "3000").buy_or_rent
-    assert sets
-    for each in sets:
+    gpus = {each["key"]: each for each in table("gpus.csv")}
+    found = answer("--max-purchase-usd", "3000")
+    assert {each.gpu_count for each in found.buy_or_rent} == {1, 2, 3}
+    assert {"new", "used"} <= {each.condition for each in found.buy_or_rent}
+    for each in found.buy_or_rent:
+        spec = gpus[each.gpu_key]
         cards = prices[each.gpu_key, each.condition] * each.gpu_count
         host = 0 if "jetson" in each.gpu_key else 1000  # a developer kit is a whole computer
         assert each.purchase_usd == pytest.approx(cards + host)
         assert each.purchase_usd <= 3000
-        assert watts[each.gpu_key] * each.gpu_count + 150 <= 0.8 * 1200
+        assert float(spec["tdp_w"] or 0) * each.gpu_count + 150 <= 0.8 * 1200
+        assert float(spec["slot_count"] or 3) * each.gpu_count <= 6
+    assert any("above $3,000" in each.reason for each in found.excluded)
 
 
 def test_nvlink_excludes_a_card_if_its_source_does_not_state_the_form_factor():

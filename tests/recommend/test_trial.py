@@ -495,28 +495,21 @@ def test_a_trial_measures_the_requested_recipe():
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"),
-    [({"samples": 1e6}, 8), ({}, 8), ({"relative": True}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)],
+    ("name", "asked", "measured"),
+    [
+        ("vgg16", {"samples": 1e6}, (8, "ddp")),
+        ("vgg16", {}, (8, "ddp")),
+        ("vgg16", {"relative": True}, (1, None)),
+        ("vgg16", {"samples": 1e6, "jobs": "independent"}, (1, None)),
+        # Weights, gradients and Adam's state of 8 B parameters are 128 GB, too much for one H100 of 80 GB.
+        ("llama_8b_fsdp", {"samples": 1e5, "as_of": date(2026, 11, 20)}, (8, "fsdp")),
+        ("llama_8b", {"as_of": date(2026, 11, 20)}, (1, None)),  # generation runs one job per GPU by default
+    ],
 )
-def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
-    run = run_of(
-        row_of(offer(H100, 24.0, gpu_count=8)), RankRequest(workloads=("vgg16",), **asked), NAMES, 10
-    )
-    assert (run.gpus, run.jobs) == (gpus, None if gpus == 1 else "ddp")
-
-
-def test_a_sharded_job_is_measured_as_one():
-    """Weights, gradients and Adam's state of 8 B parameters are 128 GB, too much for one H100 of 80 GB."""
-    request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of=date(2026, 11, 20))
-    run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b_fsdp": "llama_8b_fsdp"}, 10)
-    assert (run.gpus, run.jobs) == (8, "fsdp")
-
-
-def test_independent_jobs_are_measured_on_one_gpu():
-    """Generation runs one job per GPU by default."""
-    request = RankRequest(workloads=("llama_8b",), as_of=date(2026, 11, 20))
-    run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
-    assert (run.gpus, run.jobs) == (1, None)
+def test_one_job_over_all_gpus_is_measured_on_all_of_them_and_another_on_one(name, asked, measured):
+    request = RankRequest(workloads=(name,), **asked)
+    run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {name: name}, 10)
+    assert (run.gpus, run.jobs) == measured
 
 
 def test_the_batch_that_meets_a_latency_limit_is_measured():

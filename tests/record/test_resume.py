@@ -23,6 +23,7 @@ from gpubench.models import (
     MicroResult,
     Precision,
     Settings,
+    StartState,
     Status,
     TaskKind,
 )
@@ -48,11 +49,16 @@ def cut_off(make_run):
     return msgspec.structs.replace(run, planned=cases, launch_count=1, measurements=rows)
 
 
+def planned(run, **options):
+    """Return the request and the plan of a run that is resumed."""
+    request = resume.request_again(run, RunRequest(**options), ("cnn",))
+    return request, resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
+
+
 def prepared(run, root, **options):
     """Prepare to resume a run as ``prepare`` does, without checking a device."""
     path = store.write_run(root, run)
-    request = resume.request_again(run, RunRequest(**options), ("cnn",))
-    made = resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
+    request, made = planned(run, **options)
     return session.Prepared(
         device=CPU,
         plan=made,
@@ -120,7 +126,90 @@ def test_earlier_results_are_still_found_and_new_settings_are_recorded(cut_off, 
     assert session.execute(prepared(old, tmp_path)).run.settings is None
 
 
+def test_a_run_of_another_device_or_software_is_not_resumed(make_run):
+    device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
+    run = make_run()
+    elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
+    for other, here in (
+        (elsewhere, device),
+        (run, msgspec.structs.replace(device, name="NVIDIA L4")),  # a shared run has no device id
+        (run, DeviceProfile(backend="cpu", name="AMD EPYC")),
+    ):
+        with pytest.raises(MisuseError, match="another device"):
+            resume.plan_again(other, here, {}, RunRequest())
+    other_torch = msgspec.structs.replace(
+        run, environment=msgspec.structs.replace(run.environment, torch="1.0")
+    )
+    with pytest.raises(MisuseError, match="torch is"):
+        resume.plan_again(other_torch, device, {}, RunRequest())
+    with pytest.raises(MisuseError, match="no planned cases"):
+        resume.plan_again(run, device, {}, RunRequest())
+
+
+def test_a_run_is_not_resumed_while_a_variable_lowers_fp32(make_run, monkeypatch):
+    """The run was started without the variable, so its other half would have another precision."""
+    device = DeviceProfile(backend="cuda", name="NVIDIA H200")
+    run = make_run()
+    profile = load_profiles()["cnn"]
+    case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
+    run = msgspec.structs.replace(run, planned=(case,))
+    assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
+    forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
+    run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
+
+
+def test_a_run_continues_with_its_settings(cut_off):
+    def again(settings, **options):
+        return planned(msgspec.structs.replace(cut_off, settings=settings), **options)[1]
+
+    assert (again(None).micro, again(None).allow_throttled) == ("none", False)
+    asked = again(Settings(allow_throttled=True, micro="also"))
+    assert (asked.micro, asked.allow_throttled) == ("also", True)
+    assert again(Settings(), allow=("throttled",)).allow_throttled
+    limited = Settings(time_limit_s=90.0, allow_shared=True)
+    assert again(limited).time_limit_s == 90.0
+    assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
+    run = msgspec.structs.replace(cut_off, settings=limited)
+    assert resume.request_again(run, RunRequest(), ()).allow == ("shared",)
+    assert resume.request_again(cut_off, RunRequest(), ()).allow == ()
+    for falls_back in (True, False):  # after the interruption too, unless an execution was requested
+        assert again(Settings(falls_back=falls_back)).falls_back is falls_back
+    assert again(Settings(micro="none")).micro == "none"
+
+
+def test_launch_numbers_continue_after_the_interruption(cut_off):
+    run = with_row(cut_off, msgspec.structs.replace(cut_off.measurements[0].launches[0], sequence=4))
+    assert resume.record_of(run, planned(run)[1], CPU).begun == 5
+
+
+def test_new_run_stores_its_settings_and_the_initial_device_state(cut_off, tmp_path):
+    settings, start = Settings(allow_shared=True, gpus=2), StartState(idle_power_w=76.0)
+    ready = prepared(cut_off, tmp_path)
+    made = session.new_run(
+        msgspec.structs.replace(ready, settings=settings, start=start, resumed=None, resumed_from=None)
+    )
+    assert (made.settings, made.start) == (settings, start)
+
+
 # --- remaining cases ----------------------------------------------------------------------------------------
+
+
+def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_again(make_run):
+    run = make_run()
+    row = run.measurements[0]
+    late = msgspec.structs.replace(row, status=Status.TIMEOUT)
+    assert resume.finished_units(run, 3) == {(row.case, 0)}
+    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
+    failed = msgspec.structs.replace(row, status=Status.FAILED)
+    run_with_it = msgspec.structs.replace(run, measurements=(failed,))
+    assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
+    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
+    assert resume.without_cut_off(run) == run
 
 
 def test_a_stopped_launch_is_measured_again_and_the_others_stay(cut_off):

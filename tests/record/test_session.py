@@ -16,20 +16,12 @@ import pytest
 from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
 
-from gpubench.errors import MisuseError
-from gpubench.measure.request import RunRequest
 from gpubench.models import (
     RUN_VERSION,
-    DeviceProfile,
     MicroResult,
-    Precision,
-    Settings,
-    StartState,
     Status,
 )
-from gpubench.profile import load_profiles
 from gpubench.record import store
-from gpubench.session import resume, session
 
 MODEL = own_net('raise ValueError("mine")')
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
@@ -232,122 +224,3 @@ def test_storage_failure_prints_the_run_and_exits_with_5(start, tmp_path):
     assert printed["measurements"][0]["status"] == "ok"
     (old,) = store.read_runs(tmp_path / "moved").runs
     assert old.run_id == printed["run_id"]
-
-
-# --- resume, without a process ------------------------------------------------------------------------------
-
-
-def test_a_run_of_another_device_or_software_is_not_resumed(make_run, tmp_path):
-    device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
-    run = make_run()
-    elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
-    for other, here in (
-        (elsewhere, device),
-        (run, msgspec.structs.replace(device, name="NVIDIA L4")),  # a shared run has no device id
-        (run, DeviceProfile(backend="cpu", name="AMD EPYC")),
-    ):
-        with pytest.raises(MisuseError, match="another device"):
-            resume.plan_again(other, here, {}, RunRequest())
-    other_torch = msgspec.structs.replace(
-        run, environment=msgspec.structs.replace(run.environment, torch="1.0")
-    )
-    with pytest.raises(MisuseError, match="torch is"):
-        resume.plan_again(other_torch, device, {}, RunRequest())
-    with pytest.raises(MisuseError, match="no planned cases"):
-        resume.plan_again(run, device, {}, RunRequest())
-
-
-@pytest.fixture
-def planned_run(make_run):
-    """A run interrupted after the first of two cases, and how its plan is rebuilt."""
-    from gpubench.profile import profile_of
-
-    run = make_run(device=DeviceProfile(backend="cpu"))
-    (row,) = run.measurements
-    other = msgspec.structs.replace(row.case, precision=Precision.AMP_BF16)
-    run = msgspec.structs.replace(run, planned=(row.case, other))
-    profile = profile_of("cnn")
-    same = msgspec.structs.replace(row.case, workload_version=profile.version)
-    planned = tuple(msgspec.structs.replace(c, workload_version=profile.version) for c in run.planned)
-    row = msgspec.structs.replace(row, case=same)
-    run = msgspec.structs.replace(run, planned=planned, measurements=(row,))
-
-    def again(run, **request):
-        asked = resume.request_again(run, RunRequest(**request), ("cnn",))
-        return resume.plan_again(run, run.device, {"cnn": profile}, asked)
-
-    return run, again
-
-
-def test_a_run_continues_with_its_settings(planned_run):
-    run, again = planned_run
-    assert (again(run).micro, again(run).allow_throttled) == ("none", False)
-    asked = msgspec.structs.replace(run, settings=Settings(allow_throttled=True, micro="also"))
-    assert (again(asked).micro, again(asked).allow_throttled) == ("also", True)
-    assert again(run, allow=("throttled",)).allow_throttled
-    limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
-    assert again(limited).time_limit_s == 90.0
-    assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
-    assert resume.request_again(limited, RunRequest(), ()).allow == ("shared",)
-    assert resume.request_again(run, RunRequest(), ()).allow == ()
-    for falls_back in (True, False):  # after the interruption too, unless an execution was requested
-        assert (
-            again(msgspec.structs.replace(run, settings=Settings(falls_back=falls_back))).falls_back
-            is falls_back
-        )
-    refused = msgspec.structs.replace(run, settings=Settings(micro="none"))
-    assert again(refused).micro == "none"
-
-
-def test_launch_numbers_continue_after_the_interruption(planned_run):
-    run, again = planned_run
-    (row,) = run.measurements
-    launch = msgspec.structs.replace(row.launches[0], sequence=4)
-    run = msgspec.structs.replace(run, measurements=(msgspec.structs.replace(row, launches=(launch,)),))
-    assert resume.record_of(run, again(run), run.device).begun == 5
-
-
-def test_new_run_stores_its_settings_and_the_initial_device_state(planned_run, tmp_path):
-    run, again = planned_run
-    settings, start = Settings(allow_shared=True, gpus=2), StartState(idle_power_w=76.0)
-    prepared = session.Prepared(
-        device=run.device,
-        plan=again(run),
-        root=tmp_path,
-        findings=(),
-        remark=None,
-        settings=settings,
-        start=start,
-    )
-    made = session.new_run(prepared)
-    assert (made.settings, made.start) == (settings, start)
-
-
-def test_a_run_is_not_resumed_while_a_variable_lowers_fp32(make_run, monkeypatch):
-    """The run was started without the variable, so its other half would have another precision."""
-    device = DeviceProfile(backend="cuda", name="NVIDIA H200")
-    run = make_run()
-    profile = load_profiles()["cnn"]
-    case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
-    run = msgspec.structs.replace(run, planned=(case,))
-    assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
-    forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
-    run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
-    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
-
-
-def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_again(make_run):
-    run = make_run()
-    row = run.measurements[0]
-    late = msgspec.structs.replace(row, status=Status.TIMEOUT)
-    assert resume.finished_units(run, 3) == {(row.case, 0)}
-    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
-    failed = msgspec.structs.replace(row, status=Status.FAILED)
-    run_with_it = msgspec.structs.replace(run, measurements=(failed,))
-    assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
-    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
-    assert resume.without_cut_off(run) == run

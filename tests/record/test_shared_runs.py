@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from card_spread import PUBLISHED_CARDS, card_spread
+from command import here
 
 from gpubench import predict
-from gpubench.cli.app import main
 from gpubench.measure.privacy import private_part
 from gpubench.models import DeviceProfile, Framework, Run, Status
 from gpubench.models.measurement import Round
@@ -168,22 +167,16 @@ def test_a_file_with_extra_or_impossible_content_is_refused(run: Run, what: str,
     assert any(words in line for line in doubts(_spoiled(run, what), [other]))
 
 
-def _share(*arguments: str) -> int:
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
-        patched.setattr(sys, "argv", ["gpubench", "share", *arguments])
-        main()
-    return int(ended.value.code or 0)
-
-
 def test_a_shared_run_is_shown_and_then_written_as_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "run.json"
     source.write_bytes(msgspec.json.encode(REFERENCE))
     place = Path("results/shared/ann") / f"{REFERENCE.run_id}.json"
-    assert _share(str(source), "--by", "ann") == 0
-    said = capsys.readouterr().out
+    done = here("share", source, "--by", "ann")
+    assert done.returncode == 0
+    said = done.stdout
     assert "not included: host name, user name" in said
     assert f"Adds `{place.as_posix()}`" in said
     assert "| vgg16 amp-bf16 graph batch 64 |" in said
@@ -191,26 +184,25 @@ def test_a_shared_run_is_shown_and_then_written_as_one_file(
     written = read_run(tmp_path / place)
     assert not [*doubts(written, reference_runs())]
     assert REFERENCE.device.device_id not in (tmp_path / place).read_text()
-    assert _share(str(source), "--json", "-o", str(tmp_path / "one.json")) == 0
-    told = json.loads(capsys.readouterr().out)
+    done = here("share", source, "--json", "-o", tmp_path / "one.json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["refused"]) == (0, [])
     assert told["place"] == f"results/shared/anonymous/{REFERENCE.run_id}.json"
-    assert told["refused"] == []
-    assert _share(str(source), "-o", str(source / "one.json")) == 5
-    assert f"cannot write {source / 'one.json'}" in capsys.readouterr().err
+    done = here("share", source, "-o", source / "one.json")
+    assert done.returncode == 5
+    assert f"cannot write {source / 'one.json'}" in done.stderr
 
 
-def test_a_run_that_ci_would_refuse_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_ci_would_refuse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "run.json"
     source.write_bytes(msgspec.json.encode(msgspec.structs.replace(REFERENCE, interrupted=True)))
-    assert _share(str(source)) == 1
-    said = capsys.readouterr()
-    assert "not shared: the run was interrupted" in said.err
-    assert said.out == "", "no text for a pull request without a file"
+    done = here("share", source)
+    assert done.returncode == 1
+    assert "not shared: the run was interrupted" in done.stderr
+    assert done.stdout == "", "no text for a pull request without a file"
     assert not (tmp_path / "results").exists()
-    assert _share(str(source), "--by", "../ann") == 2
+    assert here("share", source, "--by", "../ann").returncode == 2
 
 
 def test_figure_states_how_many_readings_and_contributors_it_has(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -84,6 +83,15 @@ class Writers:
         wait_until(lambda: self.begun(second), process)
         return second
 
+    def killed_in_its_second_case(self) -> str:
+        """Start a run, and kill it while the second of its cases waits at its gate; return that case."""
+        self.close(*CASES)
+        process = self.start(*NEW)
+        last = self.first_at_a_gate(process)
+        process.kill()
+        process.wait()
+        return last
+
     def run(self) -> Run:
         (run,) = store.read_runs(self.root).runs
         return run
@@ -127,12 +135,8 @@ def test_a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case(writers
 
 
 def test_a_killed_writer_blocks_no_process_and_its_finished_case_stays(writers):
-    writers.close(*CASES)
-    first = writers.start(*NEW)
-    last = writers.first_at_a_gate(first)
+    last = writers.killed_in_its_second_case()
     (kept,) = writers.run().measurements
-    first.send_signal(signal.SIGKILL)
-    first.wait()
     assert list(writers.root.rglob("*.lock"))
     writers.open(last)
     code, err = end(writers.start(*AGAIN))
@@ -145,12 +149,7 @@ def test_a_killed_writer_blocks_no_process_and_its_finished_case_stays(writers):
 
 def test_a_run_read_before_another_process_finished_it_is_read_again(writers):
     """Otherwise a resume that read the file earlier would write back its old content: one case of two."""
-    writers.close(*CASES)
-    killed = writers.start(*NEW)
-    last = writers.first_at_a_gate(killed)
-    killed.kill()
-    killed.wait()
-    writers.open(last)
+    writers.open(writers.killed_in_its_second_case())
     early = writers.start("late", *AGAIN)
     assert early.stdout.readline() == "prepared\n"
     code, err = end(writers.start(*AGAIN))
@@ -189,11 +188,7 @@ def test_resume_keeps_rows_added_by_another_process_and_measures_the_rest(writer
 
 
 def test_if_many_resume_at_once_one_succeeds_and_the_others_are_refused(writers):
-    writers.close(*CASES)
-    killed = writers.start(*NEW)
-    last = writers.first_at_a_gate(killed)
-    killed.kill()
-    killed.wait()
+    last = writers.killed_in_its_second_case()
     several = [writers.start("late", *AGAIN) for _ in range(4)]
     for process in several:
         assert process.stdout.readline() == "prepared\n"
@@ -229,12 +224,7 @@ def told_in(lines: list[str]) -> int:
 
 def test_a_run_from_elsewhere_continues_in_a_folder_that_has_no_runs_yet(writers, tmp_path):
     """The run's lock is checked before the folder is created."""
-    writers.close(*CASES)
-    first = writers.start(*NEW)
-    last = writers.first_at_a_gate(first)
-    first.kill()
-    first.wait()
-    writers.open(last)
+    writers.open(writers.killed_in_its_second_case())
     path = store.find_run(writers.root, "latest")
     copy = path.rename(tmp_path / path.name)
     writers.root = tmp_path / "other"

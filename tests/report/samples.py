@@ -450,57 +450,27 @@ HOSTILE = "</script><script>alert(1)</script><img src=http://x.test/a onerror=al
 def hostile_data() -> ReportData:
     """Return data with markup, escapes and control characters in every field that comes from outside."""
     text = HOSTILE
-    device = DeviceProfile(
-        backend="cuda",
-        name=text,
-        gpu_key=text,
-        architecture=text,
-        driver_version=text,
-        unavailable={text: text},
-        virtualization=text,
-    )
-    env = Environment(
-        gpubench=text,
-        python=text,
-        os=text,
-        cpu=text,
-        torch=text,
-        cuda=text,
-        cudnn=text,
-        driver=text,
-        container=text,
-        git_commit=text,
-        variables={text: text},
-    )
+    names = ("name", "gpu_key", "architecture", "driver_version", "virtualization")
+    device = DeviceProfile(backend="cuda", unavailable={text: text}, **dict.fromkeys(names, text))
+    names = ("gpubench", "python", "os", "cpu", "torch", "cuda", "cudnn", "driver", "container", "git_commit")
+    env = Environment(variables={text: text}, **dict.fromkeys(names, text))
     a_case = case(text, sample_unit=text)
     rows = (
         measurement(a_case, 0.02, findings=(Finding(kind=FindingKind.NOISY, value=text, limit=text),)),
         measurement(case(text, sample_unit=text, precision=Precision.FP32), 0.05),
         Measurement(case=case(f"{text}2"), status=Status.FAILED, reason=text),
     )
+    names = ("run_id", "started_at", "finished_at", "budget", "protocol")
     run = Run(
-        run_id=text,
-        started_at=text,
-        finished_at=text,
-        budget=text,
         seed=0,
         device=device,
         environment=env,
         measurements=rows,
         notes=(text,),
-        protocol=text,
+        **dict.fromkeys(names, text),
     )
-    bad_offer = offer(
-        H200,
-        "2.20",
-        provider=text,
-        instance=text,
-        region=text,
-        source=text,
-        note=text,
-        kind=text,
-        price_date=f"2026{text}",
-    )
+    names = ("provider", "instance", "region", "source", "note", "kind")
+    bad_offer = offer(H200, "2.20", price_date=f"2026{text}", **dict.fromkeys(names, text))
     offers = [
         ranked(1, bad_offer, 3000.0, price_age_days=3),
         ranked(2, offer(text, "1.00", provider="=HYPERLINK(1)", price_date="2026-11-01"), 1000.0),
@@ -509,16 +479,12 @@ def hostile_data() -> ReportData:
         ranked(row.rank, row.offer, row.samples_per_s.value, price_age_days=3, scaling_basis=text)
         for row in offers
     ]
+    names = ("unit", "throughput_unit", "value_unit", "reference_gpu_key", "as_of", "objective")
     bad = ranking(
         rows=tuple(estimates),
         sentences=(Sentence(kind="answer", text=text), Sentence(kind="note", text=text)),
-        unit=text,
-        throughput_unit=text,
-        value_unit=text,
-        reference_gpu_key=text,
-        as_of=text,
-        objective=text,
         excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text, rule=text),),
+        **dict.fromkeys(names, text),
     )
     owned = buy_or_rent(gpu_key=text, instance=text, against=text)
     return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,), buy_or_rent=(owned,))

@@ -207,24 +207,34 @@ def test_the_script_answers_as_the_library_does(engine, path, packed, data):
 # --- the page -----------------------------------------------------------------------------------------------
 
 
-def open_page(context, path: str, address: str = ""):
+def open_page(context, path: str, address: str = "", *, has_scripts: bool = True):
     """Open the page at an address, and collect its errors."""
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
     page.goto(f"file://{path}{address}")
-    page.locator("html[data-answered]").wait_for(state="attached")
+    if has_scripts:
+        page.locator("html[data-answered]").wait_for(state="attached")
     assert complaints == []
     return page
 
 
 @pytest.fixture
-def opened(browser, path):
-    """Open a page for this test alone, which may change it."""
-    context = browser.new_context()
-    yield lambda address="": open_page(context, path, address)
-    context.close()
+def visit(browser):
+    """Open a page in a context of its own, for this test alone, which may change it."""
+    contexts = []
+
+    def open_at(path, address: str = "", *, has_scripts: bool = True, day: str | None = None):
+        contexts.append(browser.new_context(java_script_enabled=has_scripts))
+        if day is not None:
+            contexts[-1].clock.install(time=f"{day}T12:00:00Z")
+        return open_page(contexts[-1], path, address, has_scripts=has_scripts)
+
+    yield open_at
+    for context in contexts:
+        context.close()
 
 
 GO = """hash => location.hash === hash || new Promise((gone) => {
@@ -258,8 +268,8 @@ def three(page) -> list[list[str]]:
     return [rows.nth(at).locator("th, td").all_inner_texts() for at in range(rows.count())]
 
 
-def test_a_change_is_answered_immediately_and_appears_in_the_address(opened):
-    page = opened()
+def test_a_change_is_answered_immediately_and_appears_in_the_address(visit, path):
+    page = visit(path)
     before = three(page)
     page.locator("[name=worth]").fill("0")
     assert "worth=0" in page.url
@@ -269,7 +279,7 @@ def test_a_change_is_answered_immediately_and_appears_in_the_address(opened):
     page.locator("[name=model]").select_option("llama_8b_qlora")
     assert "llama_8b_qlora, 10 million tokens, bf16 (weights too)." in page.locator("#question").inner_text()
     assert three(page) != before
-    again = opened("#" + page.url.partition("#")[2])
+    again = visit(path, "#" + page.url.partition("#")[2])
     assert three(again) == three(page)
 
 
@@ -383,8 +393,8 @@ def test_an_amount_is_read_as_typed_or_marked_as_wrong(shown, name, text, option
     assert page.locator("#command").inner_text() == usual
 
 
-def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
-    page = opened()
+def test_two_dots_can_be_compared_and_reached_with_the_keyboard(visit, path):
+    page = visit(path)
     dots = page.locator("#hero circle[tabindex='0']")
     assert 10 < dots.count() <= 43
     dots.nth(3).focus()
@@ -490,13 +500,8 @@ def assert_told_alike(still, answered):
         assert float(one) == pytest.approx(float(other), abs=1.01 * last_digit), texts
 
 
-def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browser, path):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"file://{path}")
-    still = three(page)
-    context.close()
-    assert_told_alike(still, three(shown()))
+def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, visit, path):
+    assert_told_alike(three(visit(path, has_scripts=False)), three(shown()))
     text = Path(path).read_text(encoding="utf-8")
     assert text.partition('<details id="twin"')[2].partition("</details>")[0].count("<tr>") > 20
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
@@ -512,29 +517,18 @@ def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browse
     ],
 )
 def test_a_page_about_buying_or_a_machine_at_hand_is_answered_equally_with_and_without_scripts(
-    browser,
-    tmp_path,
-    monkeypatch,
-    asked,
-    expected,
+    visit, tmp_path, monkeypatch, asked, expected
 ):
     """The machines that the page offers to choose must not replace the cards for sale."""
     samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="resnet50", as_of=samples.TODAY, **asked)
-    told = []
-    for has_scripts in (False, True):
-        context = browser.new_context(java_script_enabled=has_scripts)
-        page = context.new_page()
-        page.goto(f"file://{made}")
-        told.append(three(page))
-        if has_scripts:
-            assert expected[1] in page.locator("#command").inner_text()
-        context.close()
-    assert_told_alike(*told)
-    assert told[0][0][2].partition(", $")[0] == expected[0]
+    told, page = three(visit(made, has_scripts=False)), visit(made)
+    assert expected[1] in page.locator("#command").inner_text()
+    assert_told_alike(told, three(page))
+    assert told[0][2].partition(", $")[0] == expected[0]
 
 
-def test_a_doubtful_price_is_marked_with_and_without_scripts(browser, tmp_path, monkeypatch):
+def test_a_doubtful_price_is_marked_with_and_without_scripts(visit, tmp_path, monkeypatch):
     samples.of_few_models(monkeypatch)
     table = tmp_path / "prices.csv"
     table.write_text(
@@ -542,49 +536,32 @@ def test_a_doubtful_price_is_marked_with_and_without_scripts(browser, tmp_path, 
     )
     made = report(tmp_path / "page.html", tmp_path, offers=table, as_of=samples.TODAY)
     for has_scripts in (False, True):
-        context = browser.new_context(java_script_enabled=has_scripts)
-        page = context.new_page()
-        page.goto(f"file://{made}")
+        page = visit(made, has_scripts=has_scripts)
         assert three(page)[0][2] == "bad (cloud)"
         assert "times what" in page.locator("#said").inner_text()
-        context.close()
 
 
 @pytest.mark.parametrize(
     ("day", "is_old"), [("2026-11-21", False), ("2026-12-20", False), ("2027-12-01", True)]
 )
-def test_a_page_opened_long_after_its_day_says_so(browser, path, day, is_old):
-    context = browser.new_context()
-    context.clock.install(time=f"{day}T12:00:00Z")
-    page = context.new_page()
-    page.goto(f"file://{path}")
-    page.locator("html[data-answered]").wait_for(state="attached")
-    assert ("Prices are as of 2026-11-20 and may be stale" in page.locator("#said").inner_text()) == is_old
-    context.close()
+def test_a_page_opened_long_after_its_day_says_so(visit, path, day, is_old):
+    said = visit(path, day=day).locator("#said").inner_text()
+    assert ("Prices are as of 2026-11-20 and may be stale" in said) == is_old
 
 
 def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(
-    browser,
-    tmp_path,
-    monkeypatch,
+    visit, tmp_path, monkeypatch
 ):
     """The job, a number of hours of one GPU, is shown as the same round number of samples to every reader."""
     samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
-    told = []
-    for has_scripts in (False, True):
-        context = browser.new_context(java_script_enabled=has_scripts)
-        page = context.new_page()
-        page.goto(f"file://{made}")
-        if has_scripts:
-            page.locator("html[data-answered]").wait_for(state="attached")
-        told.append((page.locator("#question").inner_text(), three(page)))
-        context.close()
+    pages = (visit(made, has_scripts=has_scripts) for has_scripts in (False, True))
+    told = [(page.locator("#question").inner_text(), three(page)) for page in pages]
     assert_told_alike(*told)
     assert "million images" in told[0][0]
 
 
-def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):
+def test_names_from_a_price_table_are_data(visit, tmp_path, monkeypatch):
     samples.of_few_models(monkeypatch)
     name = "</script><img src=x onerror=alert(1)>"
     table = tmp_path / "prices.csv"
@@ -592,17 +569,9 @@ def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):
         "provider,instance,gpu_key,gpu_count,on_demand_usd_per_h,price_date\n"
         f'"{name}",one,H100 SXM,8,9.5,2026-11-19\n'
     )
-    made = report(tmp_path / "page.html", tmp_path, offers=table, as_of=samples.TODAY)
-    context = browser.new_context()
-    page = context.new_page()
-    asked: list[str] = []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
-    page.goto(f"file://{made}")
-    page.locator("html[data-answered]").wait_for(state="attached")
+    page = visit(report(tmp_path / "page.html", tmp_path, offers=table, as_of=samples.TODAY))
     assert page.locator("img").count() == 0
     assert name[:20] in page.locator("#twin").text_content()
-    assert asked == []
-    context.close()
 
 
 @pytest.mark.usefixtures("traced_as_asked")
@@ -649,7 +618,7 @@ def test_the_site_that_ci_builds_answers_from_one_file(browser, tmp_path):
     context.close()
 
 
-def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, monkeypatch):
+def test_a_public_folder_contains_only_the_page_and_its_data(visit, tmp_path, monkeypatch):
     samples.of_few_models(monkeypatch)
     run = samples.h200_run()
     write_run(tmp_path / "results", run)
@@ -663,13 +632,9 @@ def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, 
         text = (tmp_path / "site" / name).read_text(encoding="utf-8")
         assert str(tmp_path) not in text
         assert run.device.device_id not in text
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(f"file://{tmp_path / 'site' / 'index.html'}#model=vgg16")
-    page.locator("html[data-answered]").wait_for(state="attached")
+    page = visit(tmp_path / "site" / "index.html", "#model=vgg16")
     assert page.locator("#question").inner_text().startswith("vgg16, ")
     assert run.device.device_id not in page.evaluate("document.documentElement.outerHTML")
-    context.close()
     twice = here("report", "--public", tmp_path / "site", "-o", tmp_path / "x.html")
     assert twice.returncode == 2
     assert "leave out -o" in twice.stderr
@@ -686,16 +651,13 @@ def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, 
         (3000, "of that is for a PC for the cards"),
     ],
 )
-def test_the_page_about_a_purchase_answers_as_the_command_does(browser, tmp_path, usd, words):
+def test_the_page_about_a_purchase_answers_as_the_command_does(visit, tmp_path, usd, words):
     """A sum that buys nothing is answered with rentals; the page said that nothing stays within the limits."""
     asked = {"workload": "vgg16", "max_purchase_usd": usd, "as_of": samples.TODAY}
     made = report(tmp_path / "page.html", tmp_path, **asked)
-    page = browser.new_page()
-    page.goto(f"file://{made}")
-    page.wait_for_selector("html[data-answered]", state="attached")
+    page = visit(made)
     said = page.locator("#said").inner_text()
     sellers = {row[2] for row in three(page)}
-    page.close()
     assert words in said
     assert "Nothing stays" not in said
     assert any(re.fullmatch(r"to buy, \$2,\d{3}", each) for each in sellers) is (usd == 3000)

@@ -40,37 +40,22 @@ def test_a_figure_of_one_launch_has_three_digits(launches, digits, run, kind):
     assert {len(re.sub(r"\D", "", each).rstrip("0")) for each in figures} == {digits}
 
 
+def owned(key: str, use: str):
+    """Return the row of a machine that is owned and busy for this share of all hours."""
+    own = {"provider": "own", "instance": f"3 years at {use}", "pricing": samples.Pricing.OWNED}
+    return samples.ranked(1, samples.offer(key, "2.20", **own), 3000.0)
+
+
 def test_owned_card_is_not_shown_as_an_offer_of_a_provider():
-    row = samples.ranked(
-        1,
-        samples.offer(
-            samples.H200, "2.20", provider="own", instance="3 years at 50 %", pricing=samples.Pricing.OWNED
-        ),
-        3000.0,
-    )
+    row = owned(samples.H200, "50 %")
     assert offer_name(row.offer) == "own: 3 years at 50 %"
     assert "useful hour" in data.price_date_words(row)
 
 
 def test_each_owned_machine_is_shown_with_its_own_utilization():
     """Only one machine is the best to own; the cost of the other assumes another share of busy hours."""
-    owned = {
-        key: samples.choice(
-            samples.ranked(
-                1,
-                samples.offer(
-                    key,
-                    "2.20",
-                    provider="own",
-                    instance=f"3 years at {use:.0%}",
-                    pricing=samples.Pricing.OWNED,
-                ),
-                3000.0,
-            )
-        )
-        for key, use in ((samples.H200, 0.6), ("nvidia-geforce-rtx-4090-24gb", 0.5))
-    }
-    best, other = owned.values()
+    keys = {samples.H200: 0.6, "nvidia-geforce-rtx-4090-24gb": 0.5}
+    best, other = (samples.choice(owned(key, f"{use:.0%}")) for key, use in keys.items())
     ranking = samples.ranking(
         answers={"cheapest": samples.Answer(choice=best), "fastest": samples.Answer(choice=other)},
         best_to_own=best,

@@ -192,18 +192,14 @@ def test_each_refused_row_says_what_would_fix_it(change, tmp_path):
     assert f"skipped: 1 x {reason}: {document['fixes'][reason]}" in told
 
 
-def test_coverage_of_zero_is_shown_as_a_figure(document):
-    slices = {"all pairs": document["by_slice"]["all pairs"] | {"coverage_90": 0.0}}
+@pytest.mark.parametrize(
+    ("figure", "value", "title", "shown"),
+    [("coverage_90", 0.0, "90 % interval covers", "0 %"), ("half_width_factor", None, "Half-width", UNKNOWN)],
+)
+def test_a_figure_of_zero_is_shown_and_an_unknown_one_is_a_dash(document, figure, value, title, shown):
+    slices = {"all pairs": document["by_slice"]["all pairs"] | {figure: value}}
     table = next(part for part in scored(document | {"by_slice": slices}) if isinstance(part, Table))
-    titles = [column.title for column in table.columns]
-    assert table.rows[0][titles.index("90 % interval covers")] == "0 %"
-
-
-def test_an_unknown_half_width_is_a_dash_without_a_multiplication_sign(document):
-    slices = {"all pairs": document["by_slice"]["all pairs"] | {"half_width_factor": None}}
-    table = next(part for part in scored(document | {"by_slice": slices}) if isinstance(part, Table))
-    titles = [column.title for column in table.columns]
-    assert table.rows[0][titles.index("Half-width")] == UNKNOWN
+    assert table.rows[0][[column.title for column in table.columns].index(title)] == shown
 
 
 @pytest.mark.parametrize("model", ["llama_1b", "llama_8b_lora", "llama-3.1-8b"])
