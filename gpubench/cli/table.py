@@ -168,7 +168,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 _RANKING_PANEL = "Options of the ranking (gpubench.report() takes all those of gpubench rank)"
 _REPORT_OPTIONS = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "samples", "context", "lora", "qlora", "offers", "as_of"), _RANKING_PANEL
+    ("workload", "offers", "as_of"), _RANKING_PANEL
 )
 
 VERBS: Mapping[str, Verb] = {

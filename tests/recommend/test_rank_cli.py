@@ -89,6 +89,18 @@ def test_the_table_fits_the_terminal(gpubench, columns):
     assert "Next: " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("asked", "maker"),
+    [
+        (("vgg16",), "`gpubench report` makes"),
+        (("llama-3.1-8b", "--lora"), "`gpubench.report()` in Python makes"),
+    ],
+)
+def test_the_next_step_names_what_can_make_the_page_of_this_question(gpubench, asked, maker):
+    """The command has no option for adapters or the context; the function has them all."""
+    assert f"{maker} the page" in gpubench(*asked).stderr
+
+
 def test_row_shows_one_gpu_and_where_else_it_is_offered(gpubench):
     ranking = rank("vgg16")
     first, second, *_ = ranking.by_gpu

@@ -87,15 +87,6 @@ def test_the_ranking_can_be_about_one_workload_and_a_job(tmp_path):
     assert "| Time |" in text.replace("---:", "")
 
 
-def test_the_page_can_be_about_a_language_model_and_how_it_is_trained(tmp_path):
-    asked = ("--workload", "llama-3.1-8b", "--lora", "--context", "1024", "--samples", "20000")
-    done = command(*asked, "-o", tmp_path / "page.md", "--results", tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "llama-3.1-8b, 20,000 sequences" in text
-    assert "The job trains LoRA adapters on 1,024 tokens" in text
-
-
 @pytest.mark.usefixtures("traced_here")
 def test_fit_of_an_untraced_user_model_is_shown_with_its_bound(tmp_path):
     """The Markdown page shows it, and so does the best offer of the ranking."""

@@ -8,6 +8,7 @@ from gpubench.cli import output, table
 from gpubench.errors import StorageError
 from gpubench.models import Ranking
 from gpubench.offers.sources import SourceError
+from gpubench.options import asked_recipe
 from gpubench.recommend import lines, rank
 from gpubench.recommend.request import RankRequest
 from gpubench.sections import answer, data
@@ -40,10 +41,11 @@ def verb(
         output.say(lines.headline(ranking))  # the top of the output may have scrolled off the screen
     can_add_upload = request.dataset_gb is None and not request.relative and request.task != "infer"
     upload = "`--dataset-gb` adds the upload of your data; " if can_add_upload else ""
+    makes_page = "`gpubench.report()` in Python" if asked_recipe(request) else "`gpubench report`"
     output.say(
         f"Next: {upload}`gpubench offers refresh` fetches today's prices; `gpubench run` measures the GPU "
         "here, or the CPU if there is none; `gpubench try` writes a task that measures the recommended "
-        "machine; `gpubench report` makes the page."
+        f"machine; {makes_page} makes the page."
     )
 
 
