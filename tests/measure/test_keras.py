@@ -71,7 +71,7 @@ for order in sys.argv[2:]:
     case = Case(workload=name, workload_version=1, task=TaskKind.TRAIN, precision=Precision(precision),
                 execution=Execution(execution), memory_format=None, batch_size=4, sample_unit="image",
                 framework=framework)
-    ends.append(measurecase_of(MeasureCase(reference=name, case=case, launch=0), bench))
+    ends.append(measure_case(MeasureCase(reference=name, case=case, launch=0), bench))
 foreign = sorted({"torch", "tensorflow", "jax"} & sys.modules.keys())
 sys.stdout.write(msgspec.json.encode({"ends": ends, "loaded": foreign}).decode())
 """
