@@ -127,7 +127,8 @@ def test_the_page_of_many_offers_takes_under_5_s_and_4_mb_and_says_that_it_is_cu
     assert 100_000 < len(text) < 4_000_000
     found = re.search(rb'<script type="application/gzip" id="calculator">([^<]*)', text)
     asked = json.loads(gzip.decompress(base64.b64decode(found[1])))
-    assert len(asked["offers"]) <= 1000 < COUNT <= asked["offer_count"]  # the page says so: see few_offers
+    # The page says so (few_offers). Cards without kernels in today's torch are left out of both numbers.
+    assert len(asked["offers"]) <= 1000 < COUNT / 2 < asked["offer_count"]
 
 
 def cpu_of_children_s() -> float:
